@@ -1,0 +1,46 @@
+"""What the person at the terminal reads: every line with the name of who said it, kept in files too."""
+
+import logging
+import sys
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+OURS = "sag"
+WIDTH = 10
+COLOURS = {OURS: 1, "web": 36, "agents": 32, "supervisor": 35, "beat": 34, "simulators": 33}
+FILE_SIZE = 5_000_000  # bytes, of which one older file is kept
+
+
+class Terminal:
+    """Prints lines as `agents     | …` and appends them, with the time, to logs/agents.log."""
+
+    def __init__(self, logs: Path, *, suffix: str = "") -> None:
+        self.logs = logs
+        self.suffix = suffix
+        self.coloured = sys.stdout.isatty()
+
+    def say(self, sentence: str) -> None:
+        """A line of the runner's own."""
+        self.line(OURS, sentence)
+
+    def line(self, name: str, text: str) -> None:
+        self.show(f"{name:<{WIDTH}} | {text}", COLOURS.get(name, 2))
+        self.file(name).info(text)
+
+    def show(self, text: str, colour: int = 0) -> None:
+        """Print without keeping: for what no log file should hold."""
+        try:
+            print(f"\x1b[{colour}m{text}\x1b[0m" if self.coloured and colour else text, flush=True)
+        except OSError:
+            pass  # the terminal is gone; the files remain
+
+    def file(self, name: str) -> logging.Logger:
+        logger = logging.getLogger(f"sagsite.child.{name}{self.suffix}")
+        if not logger.handlers:
+            path = self.logs / f"{name}{self.suffix}.log"
+            handler = RotatingFileHandler(path, maxBytes=FILE_SIZE, backupCount=1, delay=True)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+        return logger
