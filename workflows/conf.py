@@ -1,0 +1,112 @@
+"""The one table of defaults, and how a project changes them: `SAG = {"lease": 20}` in its settings."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cache
+from typing import Any, cast
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from workflows.plans.nearest import did_you_mean
+from workflows.plans.retry import Retry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """Durations are seconds, sizes are bytes."""
+
+    heartbeat: float = 3.0
+    """How often a worker renews the leases of its running steps."""
+
+    lease: float = 10.0
+    """How long an attempt owns its step without a heartbeat."""
+
+    sweep: float = 2.0
+    """How often the supervisor looks for what is stuck, failed or forgotten."""
+
+    ring_old: float = 5.0
+    """A ready step whose last ring is older than this is rung again."""
+
+    ring_cap: float = 60.0
+    """Rings of a step that nobody takes become rarer, but not rarer than this."""
+
+    step_timeout: float = 30.0
+    """The hard cap of an attempt, for steps that name none."""
+
+    retry: Retry = Retry()
+    """For steps that name none. In settings a dict, for example {"attempts": 3, "first": 0.5}."""
+
+    undo_retry: Retry = Retry(attempts=10, first=timedelta(seconds=2), cap=timedelta(minutes=5))
+    """For compensations whose step names none; written like `retry`."""
+
+    lands_within: float = 30.0
+    """How long after its time-out a call may still take effect, for agents that promise nothing better."""
+
+    queue: str = "agents"
+    """The queue of agents that name none."""
+
+    payload_limit: int = 1_000_000
+    """Larger inputs are refused; larger results are dealt with as doubt."""
+
+    payload_warning: int = 256_000
+    """Payloads above this size are logged."""
+
+    rings_per_queue: int = 1000
+    """At most this many re-rings for a queue in one sweep, and none while it holds more messages than this."""
+
+
+def _overridden(default: Any, name: str, value: Any) -> Any:
+    """The value in the type of its default, or ImproperlyConfigured."""
+    if isinstance(default, Retry):
+        try:
+            return Retry.from_json({**default.to_json(), **value})
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ImproperlyConfigured(f"SAG[{name!r}] is no retry policy: {error}") from error
+    if isinstance(default, str):
+        if isinstance(value, str) and value:
+            return value
+        raise ImproperlyConfigured(f"SAG[{name!r}] must be a non-empty text, not {value!r}.")
+    kinds, wanted = ((int, float), "a number") if isinstance(default, float) else ((int,), "a whole number")
+    if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
+        raise ImproperlyConfigured(f"SAG[{name!r}] must be {wanted} above zero, not {value!r}.")
+    return type(default)(value)
+
+
+@cache
+def _table() -> Defaults:
+    overrides = getattr(settings, "SAG", {})
+    if not isinstance(overrides, Mapping):
+        raise ImproperlyConfigured(f"SAG must be a dict of settings, not {overrides!r}.")
+    defaults = {field.name: field.default for field in fields(Defaults)}
+    for name in overrides:
+        if name not in defaults:
+            raise ImproperlyConfigured(f"SAG[{name!r}] is no setting.{did_you_mean(name, defaults)}")
+    table = Defaults(**{name: _overridden(defaults[name], name, value) for name, value in overrides.items()})
+    if table.heartbeat >= table.lease:
+        raise ImproperlyConfigured(
+            f"SAG: heartbeat ({table.heartbeat} s) must be shorter than lease ({table.lease} s), "
+            "or every running step is taken for lost."
+        )
+    return table
+
+
+def _forget(*, setting: str, **_: Any) -> None:
+    if setting == "SAG":
+        _table.cache_clear()
+
+
+setting_changed.connect(_forget)
+
+
+class _Conf:
+    """Reads the settings at first use, so that this module can be imported before they are ready."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_table(), name)
+
+
+conf = cast(Defaults, _Conf())

@@ -1,0 +1,12 @@
+"""What should happen: plans, as they are declared and as they are stored. Nothing here knows a database.
+
+A declaration is read in this order:
+
+`steps`, `references`, `retry`   the words of a class body
+`declaration`                    the class being made: collects the steps, checks them, builds the plan
+`schema`                         follows a `given[…]` through the workflow's input schema
+`templates`                      a step's input as JSON with references in it, and its value once they are known
+`plan`                           the result: plain data that is stored with every job
+`inputs`, `json_values`          what a job may be started with
+`registry`, `checks`             all workflows by name, and whether their operations exist
+"""

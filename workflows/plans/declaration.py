@@ -1,0 +1,210 @@
+"""The making of a workflow class: its body is collected, checked as a whole, and turned into a Plan.
+
+Every fault is found here, at import, and never when a job is already running. The body is a mapping of its own
+(`_Body`) because two faults are visible only while it runs: a name that nobody defined, and a step that is declared
+twice, of which an ordinary class would keep the second alone.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from pydantic import BaseModel, RootModel
+
+from workflows.exceptions import InvalidStep, InvalidWorkflow, PlanCycle, PlanError, UnknownReference
+from workflows.plans import registry
+from workflows.plans.nearest import did_you_mean
+from workflows.plans.plan import Plan, PlanStep
+from workflows.plans.references import Reference, path_of, source_of
+from workflows.plans.schema import check_path, schema_of
+from workflows.plans.steps import Step, options_of, owner_of
+from workflows.plans.templates import declared_references, encode, references_of
+
+_STEP_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
+_WORKFLOW_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
+_OPTIONS = ("version", "input", "compensate_within")
+
+
+class WorkflowType(type):
+    """The type of workflow classes."""
+
+    plan: Plan
+
+    @classmethod
+    def __prepare__(mcls, name: str, bases: tuple[type, ...], /, **_: object) -> dict[str, object]:
+        return _Body(name)
+
+    def __new__(mcls, name: str, bases: tuple[type, ...], body: dict[str, object]) -> "WorkflowType":
+        if not bases:
+            return super().__new__(mcls, name, bases, dict(body))
+        try:
+            _check_bases(bases)
+            _check_names(name, body, bases[0])
+            cls = super().__new__(mcls, name, bases, dict(body))
+            cls.name = name  # type: ignore[attr-defined]  # declared on Workflow
+            cls.plan = _build_plan(cls, _steps_of(body))
+        except PlanError as error:
+            raise type(error)(f"{name}: {error.message}") from error
+        registry.add(cls)  # type: ignore[arg-type]  # every class with bases is a Workflow
+        return cls
+
+
+class _Body(dict[str, object]):
+    """The namespace of a class body that is being run."""
+
+    def __init__(self, workflow: str) -> None:
+        super().__init__()
+        self._workflow = workflow
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if isinstance(value, Step) and isinstance(self.get(name), Step):
+            raise InvalidWorkflow(f"{self._workflow}: the step {name!r} is declared twice. Rename one of them.")
+        super().__setitem__(name, value)
+
+    def __missing__(self, name: str) -> object:
+        frame = inspect.currentframe()
+        caller = frame.f_back if frame else None
+        if (
+            caller is None
+            or name.startswith("__")
+            or name in caller.f_globals
+            or name in caller.f_builtins
+            or name in caller.f_code.co_freevars
+        ):
+            raise KeyError(name)  # Python goes on to look in these places
+        hint = did_you_mean(name, _steps_of(self))
+        raise UnknownReference(f"{self._workflow}: nothing is called {name!r} here.{hint}")
+
+
+def _steps_of(body: Mapping[str, object]) -> dict[str, Step]:
+    return {name: value for name, value in body.items() if isinstance(value, Step)}
+
+
+def _check_bases(bases: tuple[type, ...]) -> None:
+    for base in bases:
+        if isinstance(base, WorkflowType) and hasattr(base, "plan"):
+            raise InvalidWorkflow(
+                f"{base.__name__} has steps and cannot be subclassed: jobs are stored under its plan. "
+                "Declare a workflow of its own, or raise the version."
+            )
+    if len(bases) > 1:
+        raise InvalidWorkflow("a workflow inherits from Workflow alone; steps of other bases would be lost.")
+
+
+def _check_names(workflow: str, body: Mapping[str, object], base: type) -> None:
+    if not _WORKFLOW_NAME.fullmatch(workflow):
+        raise InvalidWorkflow("a workflow's name has only letters, digits and underscores, 100 at most.")
+    for name, value in body.items():
+        if isinstance(value, Step):
+            _check_step_name(name, base)
+        elif name in _OPTIONS or name.startswith("_"):
+            continue
+        elif hasattr(base, name) or name in base.__annotations__:
+            raise InvalidWorkflow(f"{name!r} hides Workflow's own attribute. Choose another name.")
+        elif isinstance(value, Reference):
+            raise InvalidWorkflow(f"{name} = {value!r} is no step. Write the reference where it is used, in input=.")
+        elif not callable(value) and not isinstance(value, classmethod | staticmethod | property):
+            raise InvalidWorkflow(f"{name!r} is neither a step nor an option.{did_you_mean(name, _OPTIONS)}")
+
+
+def _check_step_name(name: str, base: type) -> None:
+    if hasattr(base, name) or name in base.__annotations__:
+        raise InvalidStep(f"the step {name!r} hides Workflow's own attribute. Choose another name.")
+    if not _STEP_NAME.fullmatch(name):
+        respelled = re.sub(r"[^a-z0-9_]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
+        hint = f" Did you mean {respelled!r}?" if _STEP_NAME.fullmatch(respelled) else ""
+        raise InvalidStep(
+            f"a step cannot be called {name!r}: its name is stored. It begins with a small letter, "
+            f"goes on with small letters, digits and underscores, and has at most 60 of them.{hint}"
+        )
+
+
+def _build_plan(cls: Any, steps: dict[str, Step]) -> Plan:
+    if not steps:
+        raise InvalidWorkflow("it has no steps. Declare at least one: flight = step('flight.reserve').")
+    _check_options(cls)
+    names: dict[int, str] = {}
+    for name, declared in steps.items():
+        if id(declared) in names:
+            raise InvalidStep(f"{names[id(declared)]!r} and {name!r} are the same step. Declare each with step(…).")
+        names[id(declared)] = name
+    check_given = _given_checker(cls.input)
+    planned = tuple(_plan_step(name, declared, names, check_given) for name, declared in steps.items())
+    _check_order(planned)
+    return Plan(workflow=cls.name, version=cls.version, compensate_within=cls.compensate_within, steps=planned)
+
+
+def _check_options(cls: Any) -> None:
+    if isinstance(cls.version, bool) or not isinstance(cls.version, int) or cls.version < 1:
+        raise InvalidWorkflow(f"version = {cls.version!r} must be a whole number of at least 1.")
+    within = cls.compensate_within
+    if within is not None and (not isinstance(within, timedelta) or within <= timedelta(0)):
+        raise InvalidWorkflow(f"compensate_within = {within!r} must be a timedelta longer than zero, or None.")
+    model = cls.input
+    if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise InvalidWorkflow(f"input = {model!r} must be a pydantic model class, or None for any JSON object.")
+    if model is not None and issubclass(model, RootModel):
+        raise InvalidWorkflow(f"input = {model.__name__} must be a model with fields, since an input is an object.")
+
+
+def _given_checker(model: type[BaseModel] | None) -> Callable[[Reference], None]:
+    if model is None:
+        return lambda reference: None
+    schema = schema_of(model)
+    return lambda reference: check_path(schema, path_of(reference))
+
+
+def _plan_step(
+    name: str, declared: Step, names: Mapping[int, str], check_given: Callable[[Reference], None]
+) -> PlanStep:
+    options = options_of(declared)
+    try:
+        for reference in declared_references(options.input):
+            if (source := source_of(reference)) is None:
+                check_given(reference)
+            else:
+                _check_known(source, names)
+        for earlier in options.after:
+            _check_known(earlier, names)
+        template = encode(options.input, names)
+    except PlanError as error:
+        raise type(error)(f"step {name!r}: {error.message}") from error
+    awaited = references_of(template) | {names[id(earlier)] for earlier in options.after}
+    return PlanStep(
+        name=name,
+        operation=options.operation,
+        compensation=options.compensation,
+        probe=options.probe,
+        input=template,
+        after=tuple(other for other in names.values() if other in awaited),
+        timeout=options.timeout,
+        retry=options.retry,
+        undo_retry=options.undo_retry,
+    )
+
+
+def _check_known(source: Step, names: Mapping[int, str]) -> None:
+    if id(source) in names:
+        return
+    owner = owner_of(source)
+    where = f"a step of {owner}" if owner else "a step that has no name"
+    advice = did_you_mean(repr(source), names.values()) if owner else " Give it one: name = step(…)."
+    raise UnknownReference(f"{source!r} is {where}, not of this workflow.{advice}")
+
+
+def _check_order(steps: Iterable[PlanStep]) -> None:
+    """Names already seen are the only ones to wait for; an input that was changed later can break that."""
+    graph = {step.name: step.after for step in steps}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise PlanCycle(f"these steps wait for each other: {' → '.join(error.args[1])}.") from error
+    seen: set[str] = set()
+    for name, after in graph.items():
+        for other in after:
+            if other not in seen:
+                raise InvalidStep(f"step {name!r} waits for {other!r}, which is declared later. Put {other!r} first.")
+        seen.add(name)
