@@ -5,18 +5,41 @@ no harm, and nothing here asks the broker to keep anything.
 """
 
 import os
+import warnings
 from typing import Any
 
+import kombu
 from celery import Celery
-from celery.signals import worker_process_init
+from celery.app.amqp import AMQP
+from celery.apps.worker import Worker
+from celery.exceptions import SecurityWarning
+from celery.signals import worker_init, worker_process_init
 
 from sagsite.launch import die_with_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sagsite.settings")
+warnings.filterwarnings("ignore", category=SecurityWarning)  # about pickle as root; we read JSON only
 
-app = Celery("sagsite")
+
+class SteadyConnection(kombu.Connection):
+    """Asks for a lost broker every second; the default waits longer each time, up to half a minute after its return."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:
+        return super().ensure_connection(*args, **{"interval_start": 1, "interval_step": 0} | options)
+
+
+class SteadyAMQP(AMQP):
+    Connection = SteadyConnection
+
+
+app = Celery("sagsite", amqp=SteadyAMQP)
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@worker_init.connect
+def leave_out_banner(sender: Worker, **_: Any) -> None:
+    sender.quiet = True
 
 
 @worker_process_init.connect

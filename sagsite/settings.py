@@ -178,11 +178,14 @@ CELERY_TIMEZONE = TIME_ZONE
 
 # A ring is not worth waiting for: a broker that is away or silent costs the caller a moment, and the sweep rings again.
 CELERY_BROKER_CONNECTION_TIMEOUT = 0.5
-CELERY_BROKER_TRANSPORT_OPTIONS = (
-    {"socket_timeout": 0.5, "socket_connect_timeout": 0.5, "socket_keepalive": True, "health_check_interval": 5}
-    if CELERY_BROKER_URL.startswith(("redis", "rediss"))
-    else {}
-)
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"max_retries": 0, "interval_start": 0, "connect_retries_timeout": 0.5}
+if CELERY_BROKER_URL.startswith("redis"):
+    CELERY_BROKER_TRANSPORT_OPTIONS |= {
+        "socket_timeout": 0.5,
+        "socket_connect_timeout": 0.5,
+        "socket_keepalive": True,
+        "health_check_interval": 5,
+    }
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a worker waits for its broker for ever
 
@@ -277,6 +280,7 @@ SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS
 # --- the engine ---------------------------------------------------------------------------------------------------
 
 SAG = env.json("SAG_SETTINGS", default={})  # overrides of the table of defaults in workflows/conf.py
+SAG_AGENTS = SAG.pop("agents", {})  # overrides of what agents declare, for example {"hotel": {"lands_within": 60}}
 SIMULATORS_PORT = env.int("SIMULATORS_PORT", default=8100)
 SIMULATORS_URL = f"http://127.0.0.1:{SIMULATORS_PORT}"
 

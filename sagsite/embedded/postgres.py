@@ -86,7 +86,7 @@ class Postgres:
     def create_database(self) -> None:
         """Make the product's database if it is not there yet."""
         with self.connect("postgres") as connection:
-            if not connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
+            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [DATABASE]).fetchone():
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(DATABASE)))
 
     def make_data(self) -> None:

@@ -30,7 +30,7 @@ def web(listener: int, *, workers: int, threads: int) -> list[str]:
     return [
         *(sys.executable, "-m", "gunicorn", "sagsite.wsgi", "--bind", f"fd://{listener}"),
         *("--worker-class", "gthread", "--workers", str(workers), "--threads", str(threads)),
-        *("--graceful-timeout", "3", "--no-control-socket", "--log-level", "warning"),
+        *("--preload", "--graceful-timeout", "3", "--no-control-socket", "--log-level", "warning"),
     ]
 
 

@@ -76,7 +76,6 @@ class System:
         if self.whole:
             self.end_leftovers()
             self.start_servers()
-            self.start_role("simulators")
         preparation.check_server_version()
         if self.stopping.is_set():
             return
@@ -86,8 +85,7 @@ class System:
         else:
             preparation.check_migrations()
         for name in self.names:
-            if not (self.whole and name == "simulators"):
-                self.start_role(name)
+            self.start_role(name)
         if "web" in self.names and self.wait_for_web() and self.whole:
             self.write_state(ready=True)
             for line in preparation.welcome(self.url, self.simulators_port, access, self.home):
@@ -119,6 +117,8 @@ class System:
             child.start()
             started.append((server, child))
         self.write_state()
+        for name in ("simulators", "web"):
+            self.start_role(name)  # they load while the database is made ready
         for server, child in started:
             self.wait_for_server(server, child)
         if postgres and not self.stopping.is_set():
@@ -137,7 +137,7 @@ class System:
             self.stopping.wait(0.02)
 
     def start_role(self, name: str) -> None:
-        if name not in self.names or self.stopping.is_set():
+        if self.stopping.is_set() or any(child.name == name for child in self.children):
             return
         environment = roles.environment(
             SAG_ROLE=name, SAG_HOME=str(self.home.path), SIMULATORS_PORT=str(self.simulators_port)

@@ -2,6 +2,8 @@
 
 import logging
 import sys
+import threading
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -18,6 +20,7 @@ class Terminal:
         self.logs = logs
         self.suffix = suffix
         self.coloured = sys.stdout.isatty()
+        self.one_at_a_time = threading.Lock()
 
     def say(self, sentence: str) -> None:
         """A line of the runner's own."""
@@ -29,10 +32,10 @@ class Terminal:
 
     def show(self, text: str, colour: int = 0) -> None:
         """Print without keeping: for what no log file should hold."""
-        try:
-            print(f"\x1b[{colour}m{text}\x1b[0m" if self.coloured and colour else text, flush=True)
-        except OSError:
-            pass  # the terminal is gone; the files remain
+        if self.coloured and colour:
+            text = f"\x1b[{colour}m{text}\x1b[0m"
+        with self.one_at_a_time, suppress(OSError):  # the terminal may be gone; the files remain
+            print(text, flush=True)
 
     def file(self, name: str) -> logging.Logger:
         logger = logging.getLogger(f"sagsite.child.{name}{self.suffix}")
