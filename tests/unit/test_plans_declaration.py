@@ -181,6 +181,7 @@ def test_given_follows_the_input_schema(reference) -> None:
         (given["legs"]["from"], r"It is of type array"),
         (given["legs"][0]["frm"], r"Did you mean 'from'"),
         (given["pair"][2], r"has no 2"),
+        (given["pair"][0]["x"], r"It is of type integer"),
         (given["leg"][0], r"has no 0"),
         (given["by_name"]["x"]["y"], r"There is: from, seats"),
         (given["maybe"]["sets"], r"Did you mean 'seats'"),

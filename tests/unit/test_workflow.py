@@ -127,6 +127,10 @@ def test_an_untyped_field_lets_nothing_through_that_json_cannot_hold(typed, note
     assert faults(typed, Person(name="Ada", notes=notes)) != []
 
 
+def test_a_broken_name_that_the_schema_does_not_know_is_refused_too(typed) -> None:
+    assert faults(typed, {"name": "Ada", "\udc00": 1})[0][0] == "/\\udc00"
+
+
 def test_a_schema_may_turn_other_types_into_json(monkeypatch) -> None:
     monkeypatch.setattr(registry, "_workflows", {})
 
