@@ -97,13 +97,19 @@ def waiting_because(job: Job, steps: Sequence[Step], now: datetime) -> str | Non
     if job.stopping_at is not None:
         after = "and will then be undone" if job.stopping_undo else "and will then end"
         names = _names(step.name for step in running)
-        return f"The job is stopping {after}; it waits for {names}, still running." if running else f"The job is stopping {after}."
+        return (
+            f"The job is stopping {after}; it waits for {names}, still running."
+            if running
+            else f"The job is stopping {after}."
+        )
     if job.paused_at is not None:
         still = f"; {_names(step.name for step in running)} may still end" if running else ""
         return f"The job is paused since {_time(job.paused_at, now)} and starts nothing until it is resumed{still}."
     deciding = _deciding(steps, now)
     sentences = [step_waiting_because(job, step, steps, now) for step in deciding]
-    return next(filter(None, sentences), "Nothing of the job is ready or running; the supervisor's next sweep moves it on.")
+    return next(
+        filter(None, sentences), "Nothing of the job is ready or running; the supervisor's next sweep moves it on."
+    )
 
 
 def _deciding(steps: Sequence[Step], now: datetime) -> list[Step]:
@@ -231,7 +237,9 @@ def _why_not_undone(job: Job, step: Step, undos: Sequence[Step]) -> str:
 
 def _pending(step: Step, steps: Sequence[Step]) -> dict[str, Any]:
     original = _with_attempts(step.undoes, steps) if step.undoes else step
-    why = f"{step.operation} is asked once more at {_time(step.run_after)}, in case a call that was in doubt lands late."
+    why = (
+        f"{step.operation} is asked once more at {_time(step.run_after)}, in case a call that was in doubt lands late."
+    )
     return {"step": original.name, "reference": known_reference(original), "why": why}
 
 

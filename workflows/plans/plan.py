@@ -1,5 +1,6 @@
 """A plan as data: what is stored with every job, drawn before it runs, and followed until it ends."""
 
+import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -110,6 +111,31 @@ class Plan:
             version=document["version"],
             compensate_within=None if within is None else timedelta(seconds=within),
             steps=tuple(PlanStep.from_json(step) for step in document["steps"]),
+        )
+
+    @cached_property
+    def document(self) -> str:
+        """`to_json` as text, written once: it is the same for every job of this plan."""
+        return json.dumps(self.to_json())
+
+    @cached_property
+    def rows(self) -> str:
+        """The rows of the steps as JSON text, as the statement that opens a job reads them. Written once too."""
+        place = {step.name: seq for seq, step in enumerate(self.steps)}
+        return json.dumps(
+            [
+                {
+                    "seq": seq,
+                    "name": step.name,
+                    "operation": step.operation,
+                    "agent": step.operation.partition(".")[0],
+                    "waiting_for": len(step.after),
+                    "releases": sorted(place[dependent] for dependent in self.dependents(step.name)),
+                    "timeout": step.timeout.total_seconds(),
+                    "attempts": step.retry.attempts,
+                }
+                for seq, step in enumerate(self.steps)
+            ]
         )
 
     @cached_property

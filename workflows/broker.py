@@ -1,0 +1,97 @@
+"""The doorbell: "queue Q has work, perhaps step N". Rung after the commit, by task name; losing or doubling it is harmless.
+
+A dead or hanging broker costs a caller less than a second, and then nothing for a while: what was not rung for is found
+in the store and rung for by the supervisor.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from celery import current_app
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+from workflows.conf import conf
+
+logger = logging.getLogger(__name__)
+
+WORK = "agents.tasks.work"
+DECIDE = "supervisor.tasks.decide"
+SUPERVISOR_QUEUE = "supervisor"
+
+_SILENT_AFTER_FAILURE = 2.0
+_LOOK_AT_DEPTH_EVERY = 1.0
+_LOOK_AT_DEPTH_AFTER = 100
+
+
+class _Bell:
+    """What this process knows of the broker: whether it just failed, and how full each queue is."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._silent_until = 0.0
+        self._looked_at: dict[str, tuple[float, int]] = {}
+        self._full: dict[str, bool] = {}
+
+    def may_ring(self, queue: str) -> bool:
+        """False while the broker is believed down, or holds as many doorbells for this queue as it should."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._silent_until:
+                return False
+            last, rung = self._looked_at.get(queue, (0.0, _LOOK_AT_DEPTH_AFTER))
+            if now - last < _LOOK_AT_DEPTH_EVERY and rung < _LOOK_AT_DEPTH_AFTER:
+                self._looked_at[queue] = (last, rung + 1)
+                return not self._full.get(queue, False)
+        full = depth(queue) >= conf.rings_per_queue
+        with self._lock:
+            self._looked_at[queue] = (time.monotonic(), 1)
+            self._full[queue] = full
+        return not full
+
+    def failed(self) -> None:
+        with self._lock:
+            self._silent_until = time.monotonic() + _SILENT_AFTER_FAILURE
+
+
+_bell = _Bell()
+
+
+def depth(queue: str) -> int:
+    """How many messages a queue holds. Raises kombu's OperationalError when the broker does not answer."""
+    with current_app.connection_for_write() as connection, connection.channel() as channel:
+        try:
+            return int(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]
+        except connection.channel_errors:
+            return 0
+
+
+def ring_on_commit(steps: Iterable[tuple[int, str]]) -> None:
+    """Ring for [step id, queue] once the transaction that is open, if any, has committed."""
+    for step_id, queue in steps:
+        transaction.on_commit(partial(ring, queue, step_id), robust=True)
+
+
+def ring(queue: str, step_id: int | None = None) -> bool:
+    """Ring now. False when it was left to the supervisor."""
+    return _send(WORK, queue, [queue, step_id])
+
+
+def ring_supervisor_on_commit(step_id: int) -> None:
+    """A step failed: have its remedy chosen at once instead of at the next sweep."""
+    transaction.on_commit(partial(_send, DECIDE, SUPERVISOR_QUEUE, [step_id]), robust=True)
+
+
+def _send(task: str, queue: str, arguments: list[object]) -> bool:
+    try:
+        if not _bell.may_ring(queue):
+            return False
+        current_app.send_task(task, args=arguments, queue=queue, retry=False, ignore_result=True)
+    except (OperationalError, OSError) as error:
+        _bell.failed()
+        logger.warning("no ring for queue %s, the supervisor will see to it: %s", queue, error)
+        return False
+    return True

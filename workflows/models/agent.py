@@ -1,0 +1,21 @@
+from datetime import timedelta
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from workflows.clock import SagNow
+
+
+class Agent(models.Model):
+    """What a worker announced of an agent at its start: the scheduler and the undo read it, and hold no agent code."""
+
+    name = models.CharField(max_length=60, primary_key=True)
+    queue = models.CharField(max_length=60)
+    operations = ArrayField(models.CharField(max_length=100))
+    honours_keys = models.BooleanField(db_default=False)
+    closes_keys = models.BooleanField(db_default=False)
+    lands_within = models.DurationField(default=timedelta(seconds=30))
+    announced_at = models.DateTimeField(db_default=SagNow())
+
+    def __str__(self) -> str:
+        return self.name

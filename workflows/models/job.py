@@ -1,0 +1,88 @@
+import uuid
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from uuid_utils.compat import uuid7
+
+from workflows.clock import SagNow
+from workflows.querysets import JobQuerySet
+from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Reason
+
+
+def new_job_id() -> uuid.UUID:
+    """Ids are made here, not in the database: known before the commit, and in order of time for the index's sake."""
+    return uuid7()
+
+
+class Job(models.Model):
+    """One execution of a workflow. `seq` numbers its events and is its version."""
+
+    id = models.UUIDField(primary_key=True, default=new_job_id, editable=False)
+    # No constraint: jobs outlive the client that started them, and user ids are never used twice.
+    client = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        related_name="+",
+    )
+    key = models.CharField(max_length=255, null=True)
+    workflow = models.CharField(max_length=100)
+    version = models.PositiveIntegerField()
+    plan = models.JSONField()
+    input = models.JSONField()
+    state = models.CharField(max_length=12, choices=JobState.choices, db_default=JobState.RUNNING)
+    reason = models.CharField(max_length=12, choices=Reason.choices, blank=True, db_default="")
+    reason_detail = models.TextField(blank=True, db_default="")
+    stopping_at = models.DateTimeField(null=True)
+    stopping_undo = models.BooleanField(null=True)
+    paused_at = models.DateTimeField(null=True)
+    seq = models.PositiveIntegerField(db_default=0)
+    open_steps = models.PositiveIntegerField()
+    created_at = models.DateTimeField(db_default=SagNow())
+    finished_at = models.DateTimeField(null=True)
+
+    objects = JobQuerySet.as_manager()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["client", "workflow", "key"],
+                condition=Q(key__isnull=False),
+                nulls_distinct=False,
+                name="job_once_per_key",
+            ),
+            models.CheckConstraint(condition=Q(state__in=JobState.values), name="job_state_known"),
+            models.CheckConstraint(
+                condition=Q(state__in=TERMINAL_JOB_STATES, finished_at__isnull=False)
+                | Q(state__in=LIVE_JOB_STATES, finished_at__isnull=True),
+                name="job_finished_when_terminal",
+            ),
+            models.CheckConstraint(
+                condition=Q(stopping_at__isnull=True, stopping_undo__isnull=True)
+                | Q(stopping_at__isnull=False, stopping_undo__isnull=False, state=JobState.RUNNING),
+                name="job_stopping_only_while_running",
+            ),
+            models.CheckConstraint(
+                condition=Q(reason="", state__in=[JobState.RUNNING, JobState.COMPLETED], stopping_at__isnull=True)
+                | (~Q(reason="") & ~Q(state=JobState.COMPLETED)),
+                name="job_reason_when_stopped_short",
+            ),
+        ]
+        indexes = [
+            # Which live jobs has nobody moved? (walked by id, a slice a sweep)
+            models.Index(fields=["id"], condition=Q(state__in=LIVE_JOB_STATES), name="job_live"),
+            # The newest jobs, of all, in one state, of one client.
+            models.Index(fields=["-created_at", "-id"], name="job_newest"),
+            models.Index(fields=["state", "-created_at", "-id"], name="job_newest_in_state"),
+            models.Index(fields=["client", "-created_at", "-id"], name="job_newest_of_client"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workflow} {self.id}"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL_JOB_STATES

@@ -1,0 +1,129 @@
+"""The questions that the engine and its faces ask of the store. Each names the index that answers it.
+
+`READY` is the one predicate of what may start. The hot statements, the candidates of a queue, the doorbells and the
+sentence "why is it not moving" are all made from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import models
+from django.db.models import Exists, OuterRef, Q
+
+from workflows.clock import SagNow
+from workflows.states import LIVE_JOB_STATES, ErrorKind, JobState, Remedy, Role, StepState
+
+if TYPE_CHECKING:
+    import uuid
+
+# What a step must be, of itself. {step} is the alias of the step's row, {waiting_for} the counter it must show: 0 for a
+# claim, 1 for a hand-over that settles the last prerequisite in the same statement.
+READY_STEP = """{step}.state = 'NotStarted' AND {step}.waiting_for = {waiting_for} AND NOT {step}.held"""
+
+# What its job must be. {job} is the alias of the job's row, in the hot statements the locked one.
+JOB_LETS_START = """{job}.paused_at IS NULL AND {job}.stopping_at IS NULL AND (
+    ({step}.role = 'forward' AND {job}.state = 'Running')
+    OR ({step}.role = 'undo' AND {job}.state = 'Compensating')
+    OR ({step}.role = 'recheck' AND {job}.state IN ('Compensating', 'Compensated', 'Failed')))"""
+
+READY = f"({READY_STEP} AND {{step}}.run_after <= {{now}} AND {JOB_LETS_START})"
+
+# `READY` without the clock, for the ORM.
+MAY_START = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False) & (
+    Q(role=Role.FORWARD, job__state=JobState.RUNNING)
+    | Q(role=Role.UNDO, job__state=JobState.COMPENSATING)
+    | Q(role=Role.RECHECK, job__state__in=[JobState.COMPENSATING, JobState.COMPENSATED, JobState.FAILED])
+)
+
+
+class StepQuerySet(models.QuerySet):
+    def overdue(self) -> StepQuerySet:
+        """Whose lease is over? (step_running)"""
+        return self.filter(state=StepState.RUNNING, complete_by__lt=SagNow())
+
+    def without_remedy(self) -> StepQuerySet:
+        """Which failed steps has nobody decided on? (step_without_remedy)"""
+        return self.filter(state=StepState.FAILED, remedy="")
+
+    def to_ring(self) -> StepQuerySet:
+        """Which ready steps wait for a doorbell, or have waited too long for an answer to the last? (step_to_ring)"""
+        return self.filter(
+            state=StepState.NOT_STARTED, waiting_for=0, held=False, run_after__lte=SagNow(), ring_after__lte=SagNow()
+        ).order_by("ring_after", "id")
+
+    def ready(self) -> StepQuerySet:
+        """Which may start now? (step_ready, or those of one job)"""
+        return self.filter(
+            MAY_START, run_after__lte=SagNow(), job__paused_at__isnull=True, job__stopping_at__isnull=True
+        )
+
+    def escalated(self) -> StepQuerySet:
+        """Which stand in front of a person? (step_escalated)"""
+        return self.filter(state=StepState.FAILED, remedy=Remedy.ESCALATE)
+
+    def in_doubt(self) -> StepQuerySet:
+        """Which have an attempt whose outcome nobody knows? (attempt_in_doubt)"""
+        return self.filter(attempts__in_doubt=True, attempts__resolved_by="").distinct()
+
+    def forward(self) -> StepQuerySet:
+        return self.filter(role=Role.FORWARD)
+
+    def undoing(self) -> StepQuerySet:
+        return self.exclude(role=Role.FORWARD)
+
+    def for_timeline(self) -> StepQuerySet:
+        """A job's steps with their attempts, in the order of the plan."""
+        return self.select_related("undoes").prefetch_related("attempts").order_by("seq")
+
+
+class JobQuerySet(models.QuerySet):
+    def live(self) -> JobQuerySet:
+        return self.filter(state__in=LIVE_JOB_STATES)
+
+    def of_client(self, client_id: int) -> JobQuerySet:
+        """The jobs that one client program started. (job_newest_of_client)"""
+        return self.filter(client_id=client_id)
+
+    def newest_first(self) -> JobQuerySet:
+        return self.order_by("-created_at", "-id")
+
+    def next_live(self, after: uuid.UUID | None, limit: int) -> list[uuid.UUID]:
+        """The ids of the live jobs behind `after`, a slice of them. (job_live)"""
+        jobs = self.live().filter(id__gt=after) if after else self.live()
+        return list(jobs.order_by("id").values_list("id", flat=True)[:limit])
+
+    def stranded(self) -> JobQuerySet:
+        """Live jobs with nothing running, nothing that may start now or later, and nothing that waits for a remedy."""
+        moving = self._steps().filter(
+            Q(state=StepState.RUNNING)
+            | Q(state=StepState.NOT_STARTED, waiting_for=0, held=False)
+            | Q(state=StepState.FAILED, remedy="")
+        )
+        stopping = Q(stopping_at__isnull=False)
+        return self.live().filter(Q(paused_at__isnull=True) | stopping).filter(~Exists(moving))
+
+    def needs_person(self) -> JobQuerySet:
+        """Jobs with a step that the machine gave up on, or ended with a doubt open."""
+        steps = self._steps()
+        return self.filter(
+            Exists(steps.filter(state=StepState.FAILED, remedy=Remedy.ESCALATE))
+            | (
+                Q(state__in=[JobState.FAILED, JobState.COMPLETED])
+                & Exists(steps.filter(attempts__in_doubt=True, attempts__resolved_by=""))
+            )
+        )
+
+    def failing(self) -> JobQuerySet:
+        """Live jobs with a step on its second attempt or later that has not ended."""
+        steps = self._steps()
+        return self.live().filter(
+            Exists(steps.filter(attempt__gte=1, state=StepState.NOT_STARTED))
+            | Exists(steps.filter(attempt__gte=2, state=StepState.RUNNING))
+            | Exists(steps.filter(state=StepState.FAILED).exclude(error_kind=ErrorKind.CANCELLED))
+        )
+
+    def _steps(self) -> models.QuerySet:
+        step: Any = self.model._meta.get_field("steps").related_model
+        steps: models.QuerySet = step._base_manager.filter(job_id=OuterRef("pk"))
+        return steps

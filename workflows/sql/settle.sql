@@ -1,0 +1,76 @@
+-- Completes a forward step and hands over: releases the steps that waited for it, claims the first of them when it is now
+-- ready, and closes the job when this was its last open step. The job is locked first; every decision is made on the fresh
+-- version of rows that this statement locks or updates, so it is safe as a statement of its own under READ COMMITTED.
+-- No row comes back when the fence does not hold, or the job is not an ordinary running one (then transitions decides).
+-- Result: one row; `next_*` is the step handed over, or null; `to_ring` the [id, queue] of other steps that became ready.
+WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
+locked AS (
+    SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at
+    FROM sag_workflows_job job
+    WHERE job.id = %(job)s AND job.state = 'Running' AND job.stopping_at IS NULL
+    FOR NO KEY UPDATE
+),
+done AS (
+    UPDATE sag_workflows_step s
+    SET state = 'Completed', result = %(result)s, finished_at = clock.now, released_at = clock.now,
+        token = NULL, complete_by = NULL, deadline = NULL, error_kind = '', error_code = '', error_message = '',
+        version = locked.seq + 1
+    FROM locked, clock
+    WHERE s.id = %(step)s AND s.job_id = locked.id
+      AND s.state = 'Running' AND s.attempt = %(attempt)s AND s.token = %(token)s
+    RETURNING s.id, s.name, s.attempt, s.releases
+),
+released AS (
+    UPDATE sag_workflows_step s
+    SET waiting_for = s.waiting_for - 1, run_after = GREATEST(s.run_after, clock.now),
+        ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s),
+        state = CASE WHEN {hand_over} THEN 'Running' ELSE s.state END,
+        attempt = CASE WHEN {hand_over} THEN s.attempt + 1 ELSE s.attempt END,
+        token = CASE WHEN {hand_over} THEN %(next_token)s::uuid END,
+        worker = CASE WHEN {hand_over} THEN %(worker)s ELSE s.worker END,
+        complete_by = CASE WHEN {hand_over} THEN clock.now + LEAST(%(lease)s, s.timeout) END,
+        deadline = CASE WHEN {hand_over} THEN clock.now + s.timeout END,
+        heartbeat_at = CASE WHEN {hand_over} THEN clock.now END,
+        started_at = CASE WHEN {hand_over} THEN clock.now END,
+        version = CASE WHEN {hand_over} THEN locked.seq + 2 ELSE s.version END
+    FROM done, locked, clock
+    WHERE s.job_id = locked.id AND s.seq = ANY(done.releases) AND s.state = 'NotStarted'
+    RETURNING s.*
+),
+handed AS (SELECT * FROM released WHERE state = 'Running'),
+moved AS (
+    UPDATE sag_workflows_job job
+    SET open_steps = job.open_steps - 1,
+        seq = locked.seq + 1 + (SELECT count(*) FROM handed) + (CASE WHEN job.open_steps = 1 THEN 1 ELSE 0 END),
+        state = CASE WHEN job.open_steps = 1 THEN 'Completed' ELSE job.state END,
+        finished_at = CASE WHEN job.open_steps = 1 THEN clock.now END
+    FROM locked, done, clock
+    WHERE job.id = locked.id
+    RETURNING job.state
+),
+attempt_ended AS (
+    UPDATE sag_workflows_attempt a
+    SET outcome = 'completed', finished_at = clock.now, input = %(input)s
+    FROM done, clock
+    WHERE a.step_id = done.id AND a.number = done.attempt
+),
+attempt_begun AS (
+    INSERT INTO sag_workflows_attempt (step_id, number, token, worker, started_at)
+    SELECT handed.id, handed.attempt, handed.token, handed.worker, clock.now FROM handed, clock
+),
+event AS (
+    INSERT INTO sag_workflows_event (job_id, seq, kind, step, attempt, actor, at)
+    SELECT locked.id, locked.seq + 1, 'step.completed', done.name, done.attempt, 'agent', clock.now
+    FROM locked, done, clock
+    UNION ALL
+    SELECT locked.id, locked.seq + 2, 'step.claimed', handed.name, handed.attempt, 'agent', clock.now
+    FROM locked, handed, clock
+    UNION ALL
+    SELECT locked.id, locked.seq + 2, 'job.completed', '', NULL, 'scheduler', clock.now
+    FROM locked, moved, clock WHERE moved.state = 'Completed'
+)
+SELECT moved.state AS job_state, handed.id AS next_id, handed.seq, handed.name, handed.operation, handed.queue, handed.attempt,
+       handed.token, handed.idempotency_key, EXTRACT(epoch FROM handed.timeout)::float8 AS timeout,
+       (SELECT jsonb_agg(jsonb_build_array(r.id, r.queue)) FROM released r
+        WHERE r.state = 'NotStarted' AND r.waiting_for = 0 AND NOT r.held) AS to_ring
+FROM moved LEFT JOIN handed ON true

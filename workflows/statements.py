@@ -1,0 +1,48 @@
+"""The hot statements: few, written by hand in `workflows/sql/`, prepared, and read by people. Everything else is the ORM.
+
+They run on psycopg's own server-side cursor over Django's connection, so that PostgreSQL plans each of them once a
+connection, and they take part in whatever transaction is open.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from django.db import connection
+from psycopg.rows import namedtuple_row
+
+from workflows.querysets import READY
+
+_FOLDER = Path(__file__).parent / "sql"
+
+
+def _load(name: str, **fragments: str) -> str:
+    """The text of a statement with its fragments put in. Braces stand nowhere else in these files."""
+    text = (_FOLDER / f"{name}.sql").read_text()
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    return "\n".join(lines).format(**fragments)
+
+
+_READY_TO_CLAIM = READY.format(step="s", job="locked", waiting_for=0, now="clock.now")
+_READY_TO_HAND_OVER = READY.format(step="s", job="locked", waiting_for=1, now="clock.now")
+
+START = _load("start")
+CLAIM = _load("claim", ready=_READY_TO_CLAIM, skip_locked="")
+CLAIM_UNLESS_LOCKED = _load("claim", ready=_READY_TO_CLAIM, skip_locked="SKIP LOCKED")
+SETTLE = _load(
+    "settle",
+    hand_over="%(hand_over)s AND s.seq = done.releases[1] AND s.queue = %(queue)s AND " + _READY_TO_HAND_OVER,
+)
+HEARTBEAT = _load("heartbeat")
+CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting_for=0, now="sag_now()"))
+
+
+def fetch(statement: str, parameters: Mapping[str, Any]) -> list[Any]:
+    """Run a hot statement; its rows, with the statement's column names as attributes."""
+    connection.ensure_connection()
+    with (
+        connection.wrap_database_errors,
+        psycopg.Cursor(connection.connection, row_factory=namedtuple_row) as cursor,
+    ):
+        return cursor.execute(statement, parameters, prepare=True).fetchall()

@@ -1,0 +1,170 @@
+"""The legal states and edges, in one table. The documents draw it, the store checks it, `transitions.py` obeys it.
+
+Every other word that people use for a job or a step (ready, overdue, exhausted, in doubt, undone, needs a person) is a
+question asked of rows, never a stored state: see `querysets.py`.
+"""
+
+from dataclasses import dataclass
+
+from django.db.models import TextChoices
+
+
+class JobState(TextChoices):
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    COMPENSATING = "Compensating"
+    COMPENSATED = "Compensated"
+    FAILED = "Failed"
+
+
+class StepState(TextChoices):
+    NOT_STARTED = "NotStarted"
+    RUNNING = "Running"
+    COMPLETED = "Completed"
+    FAILED = "Failed"
+    SKIPPED = "Skipped"
+
+
+class Role(TextChoices):
+    """What a step is there for."""
+
+    FORWARD = "forward"
+    UNDO = "undo"
+    RECHECK = "recheck"
+
+
+class ErrorKind(TextChoices):
+    """Why an attempt failed."""
+
+    TRANSIENT = "transient"
+    PERMANENT = "permanent"
+    IN_DOUBT = "in_doubt"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class Reason(TextChoices):
+    """Why a job stopped short of Completed."""
+
+    STEP_FAILED = "step_failed"
+    CANCELLED = "cancelled"
+
+
+class Outcome(TextChoices):
+    """What became of one attempt."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+
+
+class Remedy(TextChoices):
+    """What the supervisor, or a person, chose for a failed step."""
+
+    RETRY = "retry"
+    COMPENSATE = "compensate"
+    ESCALATE = "escalate"
+    WAIT = "wait"
+
+
+TERMINAL_JOB_STATES = (JobState.COMPLETED, JobState.COMPENSATED, JobState.FAILED)
+LIVE_JOB_STATES = (JobState.RUNNING, JobState.COMPENSATING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """One legal change of state: which verb makes it, who may ask for it, and what has to be true."""
+
+    source: str
+    target: str
+    verb: str
+    who: str
+    guard: str
+
+
+STEP_EDGES = (
+    Edge(source="NotStarted", target="Running", verb="claim", who="agent", guard="ready; attempt + 1, token, lease"),
+    Edge(
+        source="Running", target="Running", verb="heartbeat", who="agent", guard="fence; the lease only moves forward"
+    ),
+    Edge(source="Running", target="Completed", verb="complete", who="agent", guard="fence"),
+    Edge(source="Running", target="Failed", verb="fail", who="agent", guard="fence; error kind"),
+    Edge(
+        source="Running",
+        target="Failed",
+        verb="expire",
+        who="supervisor",
+        guard="lease past, seen again under the lock",
+    ),
+    Edge(
+        source="Running",
+        target="Failed",
+        verb="cancel",
+        who="operator, client",
+        guard="the attempt is fenced out, in doubt",
+    ),
+    Edge(
+        source="NotStarted",
+        target="Failed",
+        verb="doubt",
+        who="scheduler",
+        guard="undo begins and an attempt is in doubt",
+    ),
+    Edge(
+        source="NotStarted", target="Skipped", verb="skip", who="scheduler", guard="undo begins and nothing is in doubt"
+    ),
+    Edge(
+        source="Failed",
+        target="NotStarted",
+        verb="retry",
+        who="supervisor, operator, client",
+        guard="allowance left, or granted",
+    ),
+)
+
+JOB_EDGES = (
+    Edge(source="Running", target="Completed", verb="close", who="scheduler", guard="every step Completed or Skipped"),
+    Edge(
+        source="Running",
+        target="Compensating",
+        verb="compensate",
+        who="scheduler",
+        guard="stopping with undo, no step Running",
+    ),
+    Edge(
+        source="Running",
+        target="Compensated",
+        verb="close",
+        who="scheduler",
+        guard="stopping with undo, nothing to undo",
+    ),
+    Edge(
+        source="Running",
+        target="Failed",
+        verb="close",
+        who="scheduler",
+        guard="stopping without undo, or nothing can be undone",
+    ),
+    Edge(
+        source="Compensating", target="Compensated", verb="close", who="scheduler", guard="every compensation Completed"
+    ),
+    Edge(
+        source="Compensating",
+        target="Failed",
+        verb="close",
+        who="scheduler",
+        guard="a compensation is exhausted; the others ended",
+    ),
+    Edge(
+        source="Failed",
+        target="Running",
+        verb="retry",
+        who="operator, client",
+        guard="nothing was undone; same step rows",
+    ),
+    Edge(source="Failed", target="Compensating", verb="retry", who="operator, client", guard="an undo had failed"),
+)
+
+STEP_MOVES = frozenset((edge.source, edge.target) for edge in STEP_EDGES)
+JOB_MOVES = frozenset((edge.source, edge.target) for edge in JOB_EDGES)
