@@ -1,0 +1,107 @@
+"""One thread a process that keeps the leases of its running steps, and is the last resort against a call that hangs.
+
+It beats only while something runs. A beat that fails is tried again at once; meanwhile each step's own clock runs out,
+and its call may send nothing more (`Call.may_send_until`). A call that outlives its time-out although it was
+interrupted (it hangs in foreign code) is given up here: its attempt is settled as in doubt and the process ends itself,
+which a pool child may do, since its parent starts another.
+"""
+
+import logging
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.db import Error, connection
+
+from agents.call import Call
+from workflows import transitions
+from workflows.conf import conf
+
+logger = logging.getLogger(__name__)
+
+# How long after its time-out an interrupted call may take to let go.
+GRACE = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A step that this process runs."""
+
+    step_id: int
+    token: uuid.UUID
+    call: Call
+    give_up: Callable[[], object]
+
+
+class Heart:
+    """`hold` before the call, `let_go` after it."""
+
+    def __init__(self) -> None:
+        self._held: dict[uuid.UUID, Held] = {}
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._pid = 0
+        self.may_end_process = False
+
+    def hold(self, held: Held) -> None:
+        with self._changed:
+            if self._pid != os.getpid():  # a fork: the parent's thread and steps are not ours
+                self._pid, self._thread, self._held = os.getpid(), None, {}
+            self._held[held.token] = held
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sag-heartbeat", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def let_go(self, token: uuid.UUID) -> None:
+        with self._changed:
+            self._held.pop(token, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._held)
+            self._sleep_and_watch(conf.heartbeat)
+            self._beat()
+
+    def _sleep_and_watch(self, seconds: float) -> None:
+        """Wait for the next beat, awake early where a call's time is up."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+            with self._changed:
+                hanging = [held for held in self._held.values() if time.monotonic() > held.call.ends_at + GRACE]
+            for held in hanging:
+                self._give_up(held)
+
+    def _beat(self) -> None:
+        with self._changed:
+            held = dict(self._held)
+        if not held:
+            return
+        asked_at = time.monotonic()
+        try:
+            kept = transitions.heartbeat({token: one.step_id for token, one in held.items()})
+        except Error as error:
+            logger.warning("no heartbeat, the database did not take it: %s", error)
+            connection.close()
+            return
+        for token, one in held.items():
+            one.call.may_send_until = min(asked_at + conf.lease, one.call.ends_at) if token in kept else 0.0
+
+    def _give_up(self, held: Held) -> None:
+        logger.error("step %s outlived its time-out and hangs; its attempt is given up", held.step_id)
+        self.let_go(held.token)
+        try:
+            held.give_up()
+        except Error as error:
+            logger.warning("could not settle the hanging attempt, its lease will end: %s", error)
+        if self.may_end_process:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+heart = Heart()

@@ -1,0 +1,47 @@
+"""Results and error texts on their way into the store: faithfully, or with a clear word why not.
+
+Stored form: JSON. Dates and times as ISO 8601, decimals, UUIDs and enums as strings or their values, bytes as base64,
+sets and tuples as lists, dataclasses and pydantic models as objects. NaN and infinities, NUL, lone surrogates, cycles
+and what is no data at all cannot be stored.
+"""
+
+import json
+import re
+from typing import Any, NoReturn
+
+from pydantic_core import PydanticSerializationError, to_json
+
+from workflows.conf import conf
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_ERROR_TEXT_LIMIT = 10_000
+
+
+class Unstorable(Exception):
+    """A result came from a call that was made, and cannot be kept."""
+
+
+def to_store(result: Any) -> str:
+    """The JSON text of a result. Raises Unstorable with the reason."""
+    try:
+        text = to_json(result, inf_nan_mode="constants", bytes_mode="base64").decode()
+    except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
+        raise Unstorable(f"The result is not JSON: {error}") from error
+    if len(text) > conf.payload_limit:
+        raise Unstorable(f"The result has {len(text):,} bytes; {conf.payload_limit:,} are allowed.")
+    if _NUL.search(text):
+        raise Unstorable("The result has a NUL character in a text.")
+    if "NaN" in text or "Infinity" in text:
+        json.loads(text, parse_constant=_refuse_constant)
+    return text
+
+
+def clean_text(text: str) -> str:
+    """An error text that any store and page can hold: no NUL, no lone surrogates, not endless."""
+    text = text[: _ERROR_TEXT_LIMIT + 1].replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _ERROR_TEXT_LIMIT else text[:_ERROR_TEXT_LIMIT] + " …"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise Unstorable(f"The result has the number {name}, which JSON cannot hold.")

@@ -1,0 +1,48 @@
+"""Celery's way to the worker, and what a worker does when it starts."""
+
+from functools import partial
+
+from celery import shared_task
+from celery.signals import worker_process_init, worker_ready
+from celery.worker.consumer import Consumer
+from django.db import connections
+
+from agents import registry, worker
+from agents.heartbeat import heart
+from workflows import broker, transitions
+from workflows.models import Agent
+
+
+@shared_task(name=broker.WORK, ignore_result=True)
+def work(queue: str, step_id: int | None = None) -> None:
+    """A doorbell."""
+    worker.work(queue, step_id)
+
+
+@worker_process_init.connect
+def let_children_end_themselves(**_: object) -> None:
+    """In the prefork pool a child may end itself as the last resort against a hanging call."""
+    heart.may_end_process = True
+
+
+@worker_ready.connect
+def announce_agents(sender: Consumer, **_: object) -> None:
+    """Write the agents whose queues this worker consumes into the store, for those who hold no agent code."""
+    queues = set(sender.app.amqp.queues.consume_from)
+    try:
+        for agent in registry.all_agents():
+            if agent.queue in queues:
+                worker.until_answered(partial(transitions.announce, _row_of(agent)))
+    finally:
+        connections.close_all()  # children forked from now on must not share this process's connection
+
+
+def _row_of(agent: registry.Agent) -> Agent:
+    return Agent(
+        name=agent.name,
+        queue=agent.queue,
+        operations=sorted(agent.operations),
+        honours_keys=agent.honours_keys,
+        closes_keys=agent.closes_keys,
+        lands_within=agent.lands_within,
+    )

@@ -1,0 +1,8 @@
+from django.apps import AppConfig
+
+
+class SupervisorConfig(AppConfig):
+    name = "supervisor"
+    label = "sag_supervisor"
+    verbose_name = "Supervisor"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,227 @@
+"""The sweep: looks for what is overdue, failed or forgotten, and has it put right. It never does the work itself.
+
+Candidates are read without locks, page by page; then one short transaction for each: the job locked unless it is
+locked already, everything looked at again, one remedy. A row that raises is recorded and passed over, and stops nothing.
+Any number of sweeps at once is harmless.
+"""
+
+import logging
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+
+from django.db import Error, connection
+from django.db.models import QuerySet
+
+from supervisor.models import Sweep
+from supervisor.remedies import Choice, Facts, choose
+from workflows import broker, scheduler, transitions
+from workflows.clock import now
+from workflows.conf import conf
+from workflows.models import Job, Step
+from workflows.plans.plan import Plan
+from workflows.states import ErrorKind, Remedy, Role
+from workflows.transitions import in_transaction
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+_LIVE_JOBS_A_SWEEP = 500
+_TIME_A_SWEEP = 10.0
+_KEEP_SWEEPS = timedelta(hours=24)
+_SKIPS_TO_REPORT = 3
+
+
+class Memory:
+    """What a supervisor process remembers between sweeps; losing it costs nothing but time."""
+
+    def __init__(self) -> None:
+        self.live_cursor: uuid.UUID | None = None
+        self.skipped: Counter[int] = Counter()
+
+
+_memory = Memory()
+
+
+def sweep(memory: Memory = _memory) -> Sweep:
+    """One pass. Its row says what was found and done, and its age is the supervisor's health."""
+    begun = now()
+    row = Sweep(started_at=begun, grace_until=_grace(begun))
+    _forget_old_sweeps(begun)
+    until = time.monotonic() + _TIME_A_SWEEP
+    if row.grace_until is None or row.grace_until <= begun:
+        row.expired = _each(row, memory, Step.objects.overdue(), expire, until)
+    row.remedied = _each(row, memory, Step.objects.without_remedy(), decide, until)
+    row.moved = _move_stranded(row, memory)
+    row.finished_at = now()
+    row.save(force_insert=True)
+    return row
+
+
+def _grace(begun: datetime) -> datetime | None:
+    """After a gap nothing expires for the length of one lease: everything looks overdue then, and almost nothing is.
+
+    A grace is not prolonged by further gaps, or a supervisor that is always slow would never expire anything.
+    """
+    last = Sweep.objects.order_by("-finished_at").first()
+    lease = timedelta(seconds=conf.lease)
+    if last is None or last.finished_at is None:
+        return begun + lease
+    had_grace_lately = last.grace_until is not None and begun < last.grace_until + lease
+    gap = begun - last.finished_at > 2 * timedelta(seconds=conf.sweep)
+    if gap and (not had_grace_lately or begun - last.finished_at > lease):
+        return begun + lease
+    return last.grace_until
+
+
+def _forget_old_sweeps(begun: datetime) -> None:
+    old = Sweep.objects.filter(finished_at__lt=begun - _KEEP_SWEEPS).order_by("finished_at").values("pk")[:PAGE]
+    Sweep.objects.filter(pk__in=list(old.values_list("pk", flat=True))).delete()
+
+
+def _each(row: Sweep, memory: Memory, steps: QuerySet[Step], act: Callable[[int], bool | None], until: float) -> int:
+    """Apply `act` to each step found. How many it changed."""
+    changed = 0
+    for step_id in _ids(steps):
+        if time.monotonic() > until:
+            break
+        try:
+            done = act(step_id)
+        except Exception as error:  # one poison row must not stop the sweep
+            _report(row, f"step {step_id}", error)
+            continue
+        if done is None:
+            memory.skipped[step_id] += 1
+            if memory.skipped[step_id] == _SKIPS_TO_REPORT:
+                _report(
+                    row, f"step {step_id}", TimeoutError(f"its job was locked in {_SKIPS_TO_REPORT} sweeps running")
+                )
+        else:
+            memory.skipped.pop(step_id, None)
+            changed += done
+    return changed
+
+
+def _ids(steps: QuerySet[Step]) -> Iterator[int]:
+    """Ids by keyset, a page at a time, without a lock."""
+    last = 0
+    while page := list(steps.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:PAGE]):
+        yield from page
+        last = page[-1]
+
+
+def _report(row: Sweep, what: str, error: Exception) -> None:
+    row.failed += 1
+    row.problems = [*row.problems, f"{what}: {type(error).__name__}: {error}"][:20]
+    logger.error("the sweep could not handle %s", what, exc_info=error)
+    if isinstance(error, Error):
+        connection.close_if_unusable_or_obsolete()
+
+
+@in_transaction
+def expire(step_id: int) -> bool | None:
+    """Take a step whose lease is over from its worker, and choose its remedy. None when its job is locked."""
+    job = _lock_job_of(step_id)
+    if job is None:
+        return None
+    step = Step.objects.overdue().filter(pk=step_id).first()
+    if step is None:
+        return False
+    transitions.expire(job, step)
+    if job.stopping_at is not None:
+        scheduler.move_on(job)
+    else:
+        _apply(job, step, choose(_facts(job, step)))
+    return True
+
+
+@in_transaction
+def decide(step_id: int) -> bool | None:
+    """Choose the remedy of a failed step, and apply it. None when its job is locked."""
+    job = _lock_job_of(step_id)
+    if job is None:
+        return None
+    step = Step.objects.without_remedy().filter(pk=step_id).first()
+    if step is None:
+        return False
+    if job.stopping_at is not None:
+        scheduler.move_on(job)
+        return True
+    _apply(job, step, choose(_facts(job, step)))
+    return True
+
+
+def _lock_job_of(step_id: int) -> Job | None:
+    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
+    return transitions.lock(job_id, unless_locked=True) if job_id else None
+
+
+def _facts(job: Job, step: Step) -> Facts:
+    plan = Plan.from_json(job.plan)
+    original = step.undoes or step
+    planned = plan.step(original.name)
+    return Facts(
+        role=Role(step.role),
+        kind=ErrorKind(step.error_kind),
+        code=step.error_code,
+        message=step.error_message,
+        charged=step.charged,
+        allowed=step.attempts_allowed,
+        open_doubt=step.attempts.filter(in_doubt=True, resolved_by="").exists(),
+        has_probe=planned.probe is not None,
+        was_probe_only=step.probe_only,
+        retry=planned.retry if step.role == Role.FORWARD else planned.undo_retry,
+        retry_after=step.retry_after,
+        draw=random.random(),
+    )
+
+
+def _apply(job: Job, step: Step, choice: Choice) -> None:
+    match choice.remedy:
+        case Remedy.RETRY:
+            transitions.retry(
+                job,
+                step,
+                delay=choice.delay,
+                actor="supervisor",
+                reason=choice.reason,
+                probe_only=choice.probe_only,
+            )
+        case Remedy.COMPENSATE:
+            scheduler.give_up(job, step, reason=choice.reason)
+        case Remedy.ESCALATE:
+            scheduler.escalate(job, step, reason=choice.reason)
+
+
+def _move_stranded(row: Sweep, memory: Memory) -> int:
+    """Jobs that nobody moves: a slice of the live ones each sweep, all of them in turn."""
+    ids = Job.objects.next_live(memory.live_cursor, _LIVE_JOBS_A_SWEEP)
+    memory.live_cursor = ids[-1] if len(ids) == _LIVE_JOBS_A_SWEEP else None
+    moved = 0
+    for job_id in Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True):
+        try:
+            moved += scheduler.heal(job_id)
+        except Exception as error:  # one poison row must not stop the sweep
+            _report(row, f"job {job_id}", error)
+    return moved
+
+
+def ring_due() -> int:
+    """Ring for ready steps that nobody was rung for, or whose ring is old. How many were rung for.
+
+    At most `rings_per_queue` for a queue, and none while it holds more: without workers the broker must not fill.
+    """
+    due = list(Step.objects.to_ring().only("pk", "queue", "rings")[: conf.rings_per_queue])
+    room: dict[str, int] = {}
+    rung = []
+    for step in due:
+        if step.queue not in room:
+            room[step.queue] = conf.rings_per_queue - broker.depth(step.queue)
+        if room[step.queue] > 0 and broker.ring(step.queue, step.pk):
+            room[step.queue] -= 1
+            rung.append(step)
+    transitions.note_rings(rung)
+    return len(rung)
