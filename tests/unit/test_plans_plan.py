@@ -88,6 +88,18 @@ def test_the_same_plan_comes_back_from_its_json(plan: Plan) -> None:
     assert again.dependents("flight") == ("hotel", "car")
 
 
+def test_a_start_writes_the_plan_and_a_row_for_each_step(plan: Plan) -> None:
+    assert json.loads(plan.document) == plan.to_json()
+    assert [tuple(row.values()) for row in json.loads(plan.rows)] == [
+        (0, "flight", "flight.reserve", "flight", 0, [1, 2], 30.0, 5),
+        (1, "hotel", "hotel.reserve", "hotel", 1, [2], 1.5, 2),
+        (2, "car", "car.reserve", "car", 2, [], 30.0, 5),
+    ]
+    assert list(json.loads(plan.rows)[0]) == [
+        *("seq", "name", "operation", "agent", "waiting_for", "releases", "timeout", "attempts")
+    ]
+
+
 def test_changing_the_json_does_not_change_the_plan(plan: Plan) -> None:
     plan.to_json()["steps"][0]["input"]["who"]["$given"].append("x")
     assert plan.step("flight").input == {"who": {"$given": ["traveller", "name"]}}
