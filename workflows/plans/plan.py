@@ -1,7 +1,6 @@
 """A plan as data: what is stored with every job, drawn before it runs, and followed until it ends."""
 
 import json
-import json
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -136,35 +135,6 @@ class Plan:
                     "attempts": step.retry.attempts,
                 }
                 for seq, step in enumerate(self.steps)
-            ]
-        )
-
-    @cached_property
-    def document(self) -> str:
-        """`to_json()` as text; made once, since every start writes it."""
-        return json.dumps(self.to_json(), ensure_ascii=False)
-
-    @cached_property
-    def rows(self) -> str:
-        """What a start writes of each step, as the text of a JSON list; made once like `document`.
-
-        `seq` is the step's place in the plan, from 0; `waiting_for` counts its prerequisites, `releases` holds the
-        places of its dependents; `timeout` is in seconds.
-        """
-        place = {step.name: seq for seq, step in enumerate(self.steps)}
-        return json.dumps(
-            [
-                {
-                    "seq": place[step.name],
-                    "name": step.name,
-                    "operation": step.operation,
-                    "agent": step.operation.partition(".")[0],
-                    "waiting_for": len(step.after),
-                    "releases": [place[name] for name in self.dependents(step.name)],
-                    "timeout": step.timeout.total_seconds(),
-                    "attempts": step.retry.attempts,
-                }
-                for step in self.steps
             ]
         )
 
