@@ -64,7 +64,7 @@ class Faults:
         return operation in self.operations and self.times != 0
 
     def draw(self, seed: str, number: int) -> "Fate":
-        """What happens to the `number`-th matching call: the same for the same seed, whatever the process lived through.
+        """What happens to the `number`-th matching call: the same for the same seed, also after a restart.
 
         Every die is thrown for every call, so that changing one rate does not shift the luck of the others.
         """

@@ -203,7 +203,8 @@ class Ledger:
     def next_due(self) -> float | None:
         """When the next late effect comes, in seconds since the epoch."""
         with self._lock:
-            return self._database.execute("SELECT min(due) FROM late_effect").fetchone()[0]
+            due: float | None = self._database.execute("SELECT min(due) FROM late_effect").fetchone()[0]
+            return due
 
     def apply_due(self) -> None:
         """Do what is due, each with its line of the ledger in one transaction."""

@@ -60,7 +60,7 @@ class Simulators(ThreadingHTTPServer):
     def server_bind(self) -> None:
         # HTTPServer would look its own name up in the DNS here, which can take seconds.
         socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = self.server_address[0], self.server_address[1]
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
 
     def server_close(self) -> None:
         super().server_close()
