@@ -23,7 +23,8 @@ def main() -> None:
         server = Simulators((options.host, options.port), ledger)
     except OSError as error:
         sys.exit(f"The simulators cannot listen on {options.host}:{options.port}: {error.strerror}.")
-    print(f"Simulators of {', '.join(SERVICES)} at http://{options.host}:{server.server_port}/", flush=True)
+    sys.stdout.write(f"Simulators of {', '.join(SERVICES)} at http://{options.host}:{server.server_port}/\n")
+    sys.stdout.flush()
     try:
         server.serve_forever()
     finally:

@@ -113,8 +113,10 @@ class Ledger:
     def forget(self) -> None:
         """Drop calls, reservations, closed keys and effects still to come. The faults stay as they are set."""
         with self._transaction() as database:
-            for table in ("call", "reservation", "closed_key", "late_effect"):
-                database.execute(f"DELETE FROM {table}")
+            database.execute("DELETE FROM call")
+            database.execute("DELETE FROM reservation")
+            database.execute("DELETE FROM closed_key")
+            database.execute("DELETE FROM late_effect")
 
     # What the vendors do
 
@@ -179,10 +181,9 @@ class Ledger:
         return self._database.execute(query, (service, key)).fetchone() is not None
 
     def _reservations(self, service: str, key: str, *, live: bool) -> list[sqlite3.Row]:
-        condition = "IS NULL" if live else "IS NOT NULL"
         return self._database.execute(
-            f"SELECT * FROM reservation WHERE service = ? AND key = ? AND cancelled_at {condition} ORDER BY id",
-            (service, key),
+            "SELECT * FROM reservation WHERE service = ? AND key = ? AND (cancelled_at IS NULL) = ? ORDER BY id",
+            (service, key, live),
         ).fetchall()
 
     # Effects that come late

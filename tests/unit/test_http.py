@@ -198,6 +198,14 @@ def test_a_connection_that_is_not_made_in_time_is_unreachable() -> None:
     assert raised.value.code == "unreachable"
 
 
+def test_a_handshake_that_hangs_is_unreachable(vendor: Callable[..., Vendor]) -> None:
+    hotel = vendor(never_answers)
+    with pytest.raises(Transient) as raised:
+        client(hotel.url.replace("http:", "https:")).post(call(seconds=0.5), "/x", json={})
+    assert raised.value.code == "unreachable"
+    assert hotel.requests == []
+
+
 @pytest.mark.parametrize("status", ["429 Too Many Requests", "503 Service Unavailable"])
 def test_too_busy_is_unavailable(vendor: Callable[..., Vendor], status: str) -> None:
     hotel = vendor(answers(status), answers("200 OK"))
