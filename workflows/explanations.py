@@ -75,8 +75,9 @@ def _never_starts(job: Job, step: Step) -> bool:
 def _due_later(step: Step, now: datetime) -> str:
     due = _time(step.run_after, now)
     if step.attempt and step.error_kind:
-        asked = "only asks what became of the last one" if step.probe_only else "starts"
-        return f"Attempt {step.attempt + 1} of {step.name} {asked} at {due}, because attempt {step.attempt} failed ({_failure(step)})."
+        what = "only asks what became of the last one," if step.probe_only else "starts"
+        why = f"because attempt {step.attempt} failed ({_failure(step)})"
+        return f"Attempt {step.attempt + 1} of {step.name} {what} at {due}, {why}."
     if step.role == Role.RECHECK:
         return f"{step.name} asks once more at {due}, because until then a call that was in doubt may still land."
     return f"{step.name} starts at {due}, as was asked for."

@@ -1,0 +1,1 @@
+"""One file for each noun; a verb is a noun that is POSTed to."""
