@@ -4,6 +4,7 @@ A worker that is rung takes the step it was rung for, then what is handed over t
 outcome that the database cannot take until it can. It never decides what comes after a failure.
 """
 
+import json
 import logging
 import os
 import signal
@@ -50,9 +51,9 @@ class AttemptTimeout(BaseException):
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What became of a call: a result as JSON text, or a failure. `sent` is the input that went into it."""
+    """What became of a call: a result, or a failure. `sent` is the input that went into it; both are JSON text."""
 
-    sent: Any = None
+    sent: str | None = None
     called: bool = False
     result: str | None = None
     failure: Failure | None = None
@@ -195,7 +196,8 @@ def _perform(claimed: Claimed, known: dict[str, Any], began: float) -> Outcome:
     try:
         with _time_limit(call.seconds_left()):
             _fill_in(call, claimed, known)
-            outcome.sent, outcome.called = call.input, True
+            outcome.sent, outcome.called = json.dumps(call.input), True
+            call.input = json.loads(outcome.sent)  # its own copy: what an operation does to it stays with it
             _run_operation(call, claimed, outcome, known)
     except AttemptTimeout:
         connection.close()  # the interruption may have hit it in mid-sentence
@@ -222,9 +224,8 @@ def _run_operation(call: Call, claimed: Claimed, outcome: Outcome, known: dict[s
             kind=ErrorKind.IN_DOUBT, code="nothing_found", message="The other side knows nothing of this key."
         )
         return
-    result = registry.find(claimed.operation)(call)
-    outcome.result = to_store(result)
-    known[claimed.name] = result
+    outcome.result = to_store(registry.find(claimed.operation)(call))
+    known[claimed.name] = json.loads(outcome.result)
 
 
 def _fill_in(call: Call, claimed: Claimed, known: dict[str, Any]) -> None:

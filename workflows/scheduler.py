@@ -87,14 +87,16 @@ def settle(
     claimed: Claimed,
     *,
     result: str,
-    sent: Any,
+    sent: str | None,
     next_token: uuid.UUID,
     worker: str,
     hand_over: bool,
     follows_doubt: bool = False,
     by_probe: bool = False,
 ) -> Settled | None:
-    """An attempt succeeded with `result` (JSON text). None when its word came too late and was kept as evidence.
+    """An attempt succeeded. `result`, and `sent`, the input that went out, are JSON text.
+
+    None when its word came too late and was kept as evidence.
 
     Repeating one's own settle answers as the first time did. The worker draws `next_token` before, so that it can ask.
     """
@@ -110,7 +112,7 @@ def settle(
 
 @in_transaction
 def _settle_under_lock(
-    claimed: Claimed, result: Any, sent: Any, next_token: uuid.UUID, by_probe: bool
+    claimed: Claimed, result: Any, sent: str | None, next_token: uuid.UUID, by_probe: bool
 ) -> Settled | None:
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
@@ -119,7 +121,7 @@ def _settle_under_lock(
             return _as_the_first_time(job, claimed, next_token)
         _hear_late_word(job, step, claimed, outcome=Outcome.COMPLETED, result=result, message="")
         return None
-    transitions.complete(job, step, result=result, sent=sent, actor="agent")
+    transitions.complete(job, step, result=result, sent=_parsed(sent), actor="agent")
     _resolve_doubts_by_success(job, step, by_probe)
     transitions.release_successors(job, step)
     move_on(job)
@@ -127,8 +129,8 @@ def _settle_under_lock(
 
 
 @in_transaction
-def fail(claimed: Claimed, failure: Failure, *, sent: Any) -> bool:
-    """An attempt failed. False when its word came too late and was kept as evidence."""
+def fail(claimed: Claimed, failure: Failure, *, sent: str | None) -> bool:
+    """An attempt failed. `sent` is the input that went out, JSON text. False when its word came too late, as evidence."""
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
         attempt = Attempt.objects.get(step=step, number=claimed.attempt)
@@ -136,9 +138,13 @@ def fail(claimed: Claimed, failure: Failure, *, sent: Any) -> bool:
             return True
         _hear_late_word(job, step, claimed, outcome=Outcome.FAILED, result=None, message=failure.message)
         return False
-    transitions.fail(job, step, failure, sent=sent, actor="agent")
+    transitions.fail(job, step, failure, sent=_parsed(sent), actor="agent")
     _after_failure(job, step)
     return True
+
+
+def _parsed(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
 
 
 def claimed_under(step_id: int, token: uuid.UUID) -> Claimed | None:
@@ -391,6 +397,8 @@ def cancel(job_id: uuid.UUID, *, undo: bool, actor: str, reason: str, seen: int 
     if job.is_terminal:
         raise WrongState(f"The job is {job.state}; it has ended.", state=job.state, allowed=job_verbs(job))
     if job.state == JobState.RUNNING and job.stopping_at is None:
+        if job.paused_at is not None:
+            transitions.resume(job, actor=actor, reason="To cancel lifts the pause.")
         transitions.stop(job, reason=Reason.CANCELLED, detail=reason, undo=undo, actor=actor)
         move_on(job)
     return job

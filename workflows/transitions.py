@@ -10,7 +10,7 @@ import functools
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -168,9 +168,9 @@ def candidates(queue: str, limit: int) -> list[int]:
 
 
 def settle(
-    claimed: Claimed, *, result: str, sent: Any, next_token: uuid.UUID, worker: str, hand_over: bool
+    claimed: Claimed, *, result: str, sent: str | None, next_token: uuid.UUID, worker: str, hand_over: bool
 ) -> Settled | None:
-    """Running → Completed with hand-over, on the hot path. `result` is JSON text, `sent` the input that went out.
+    """Running → Completed with hand-over, on the hot path. `result` and `sent`, the input, are JSON text.
 
     None when the fence does not hold or the job is stopping, undoing or ended: then the slow verbs decide.
     """
@@ -182,7 +182,7 @@ def settle(
             "attempt": claimed.attempt,
             "token": claimed.token,
             "result": result,
-            "input": Jsonb(sent),
+            "input": sent,
             "next_token": next_token,
             "worker": worker,
             "queue": claimed.queue,
@@ -398,11 +398,13 @@ def stop(job: Job, *, reason: Reason, detail: str, undo: bool, actor: str) -> No
     _event(job, number, "job.stopping", actor=actor, reason=detail, data={"reason": str(reason), "undo": undo})
 
 
-def begin_undo(job: Job, rows: Iterable[Step]) -> None:
+def begin_undo(job: Job, rows: Sequence[Step]) -> None:
     """Running → Compensating, with the steps that undo."""
     _move_job(
         job, JobState.COMPENSATING, kind="job.compensating", actor="scheduler", stopping_at=None, stopping_undo=None
     )
+    for row in rows:
+        row.held = job.paused_at is not None
     Step.objects.bulk_create(rows)
 
 
