@@ -294,6 +294,7 @@ LOGGING = {
         "axes": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},  # a line for each doorbell would bury what matters
         "celery.worker.strategy": {"level": "WARNING"},
+        "httpx2": {"level": "WARNING"},
     },
 }
 CELERY_WORKER_LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"

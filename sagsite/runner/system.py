@@ -84,9 +84,12 @@ class System:
             access = preparation.demo_access(self.home)
         else:
             preparation.check_migrations()
+        if "web" in self.names:
+            self.start_role("web")
+            self.wait_for_web()  # the others load after the first page, not instead of it
         for name in self.names:
             self.start_role(name)
-        if "web" in self.names and self.wait_for_web() and self.whole:
+        if self.whole and not self.stopping.is_set():
             self.write_state(ready=True)
             for line in preparation.welcome(self.url, self.simulators_port, access, self.home):
                 self.terminal.show(line)
@@ -160,18 +163,15 @@ class System:
             return roles.beat()
         return roles.simulators(self.simulators_port, self.home.path / "simulators.sqlite3")
 
-    def wait_for_web(self) -> bool:
-        """Whether the site answered; the other children are watched meanwhile."""
+    def wait_for_web(self) -> None:
+        """Wait until the site answers; the other children are watched meanwhile."""
         deadline = time.monotonic() + WEB_PATIENCE
-        while not self.stopping.is_set():
-            if answers(self.url):
-                return True
+        while not self.stopping.is_set() and not answers(self.url):
             if time.monotonic() > deadline:
-                self.terminal.say(f"{self.url} does not answer yet; it is tried on. See {self.home.logs}/web.log")
-                deadline = float("inf")
+                self.terminal.say(f"{self.url} does not answer yet; see {self.home.logs / 'web.log'}")
+                return
             self.look()
             self.stopping.wait(LOOK_EVERY)
-        return False
 
     def seed_demo(self) -> None:
         command = preparation.seed_command(self.home)

@@ -16,9 +16,10 @@ FILE_SIZE = 5_000_000  # bytes, of which one older file is kept
 class Terminal:
     """Prints lines as `agents     | …` and appends them, with the time, to logs/agents.log."""
 
-    def __init__(self, logs: Path, *, suffix: str = "") -> None:
+    def __init__(self, logs: Path, *, suffix: str = "", shown: bool = True) -> None:
         self.logs = logs
         self.suffix = suffix
+        self.shown = shown
         self.coloured = sys.stdout.isatty()
         self.one_at_a_time = threading.Lock()
 
@@ -27,7 +28,8 @@ class Terminal:
         self.line(OURS, sentence)
 
     def line(self, name: str, text: str) -> None:
-        self.show(f"{name:<{WIDTH}} | {text}", COLOURS.get(name, 2))
+        if self.shown:
+            self.show(f"{name:<{WIDTH}} | {text}", COLOURS.get(name, 2))
         self.file(name).info(text)
 
     def show(self, text: str, colour: int = 0) -> None:
