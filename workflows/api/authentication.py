@@ -40,7 +40,8 @@ class BearerTokenAuthentication(BaseAuthentication):
         except UnicodeDecodeError:
             return None
         valid = ApiToken.objects.filter(Q(expiry__isnull=True) | Q(expiry__gt=Now()))
-        return valid.select_related("user").filter(digest=digest).first()
+        token: ApiToken | None = valid.select_related("user").filter(digest=digest).first()
+        return token
 
     def _note_use(self, token: ApiToken) -> None:
         """At most one write a minute: most requests read, and should write nothing."""

@@ -17,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from workflows.api import problems
+from workflows.api.permissions import client_id
 from workflows.api.problems import InvalidKey, KeyRequired, KeyReused
 from workflows.clock import SagNow
 from workflows.exceptions import KeyInUse, WrongState
@@ -83,7 +84,8 @@ def key_of(request: Request) -> str | None:
 
 def _unquoted(text: str) -> str:
     """The value of a String of RFC 8941."""
-    key, rest = [], iter(text[1:])
+    key: list[str] = []
+    rest = iter(text[1:])
     for character in rest:
         if character == '"':
             if next(rest, None) is None:
@@ -108,7 +110,7 @@ def _use_of(request: Request) -> _Use | None:
     # Canonical JSON: the order of names and white space make no other request.
     canonical = json.dumps(request.data, sort_keys=True, separators=(",", ":"))
     fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
-    return _Use(request.user.pk, str(request.method), request.path, key, fingerprint)
+    return _Use(client_id(request), str(request.method), request.path, key, fingerprint)
 
 
 @in_transaction

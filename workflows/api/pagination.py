@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from workflows.api.parameters import number, text
+from workflows.api.permissions import client_id
 from workflows.api.problems import InvalidCursor
 from workflows.models import Job
 from workflows.querysets import JobQuerySet
@@ -79,7 +80,7 @@ def linked(results: list[dict[str, Any]], *, next: str | None, prev: str | None)
 
 def _signer(request: Request, filters: Sequence[tuple[str, str]]) -> signing.Signer:
     """The signature covers what the cursor is good for, without the cursor's having to say it."""
-    good_for = json.dumps([request.user.pk, request.path, sorted(filters)])
+    good_for = json.dumps([client_id(request), request.path, sorted(filters)])
     return signing.Signer(salt=f"workflows.api.pagination {good_for}")
 
 

@@ -34,17 +34,23 @@ class HasScope(BasePermission):
         return False
 
 
+def client_id(request: Request) -> int:
+    """The user id of the client that asks."""
+    token: Any = request.auth
+    return int(token.user_id)
+
+
 def visible_jobs(request: Request) -> JobQuerySet:
     """Operators' programs see every job, all others those that they started. A job without a client is nobody's."""
     if has_scope(request, Scope.OPERATE):
         return Job.objects.all()
-    return Job.objects.of_client(request.user.pk)
+    return Job.objects.of_client(client_id(request))
 
 
 def visible_job(request: Request, job_id: uuid.UUID, workflow: str | None = None) -> Job:
     """The job, or NotFound: for other clients' jobs too, so that nobody learns which ids exist."""
     jobs = visible_jobs(request).filter(pk=job_id)
-    job = (jobs.filter(workflow=workflow) if workflow else jobs).first()
+    job: Job | None = (jobs.filter(workflow=workflow) if workflow else jobs).first()
     if job is None:
         raise NotFound(f"There is no {'job' if workflow is None else 'booking'} {job_id}.")
     return job

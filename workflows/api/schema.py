@@ -51,7 +51,7 @@ EVENTS = [
 ]
 
 
-class BearerTokenScheme(OpenApiAuthenticationExtension):
+class BearerTokenScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
     """How the document names the token."""
 
     target_class = "workflows.api.authentication.BearerTokenAuthentication"
@@ -69,16 +69,16 @@ class ApiSchema(AutoSchema):
         """The first noun of the path."""
         return [self.path.removeprefix("/api/v1/").partition("/")[0]]
 
-    def get_description(self) -> str:
+    def get_description(self) -> str:  # type: ignore[override]  # drf-spectacular keeps path and method on itself
         """The docstring of the method and its scopes."""
-        scopes = self.view.scopes[self.method]
-        needs = " or ".join(f"`{scope}`" for scope in scopes)
+        view: Any = self.view
+        needs = " or ".join(f"`{scope}`" for scope in view.scopes[self.method])
         return f"{super().get_description()}\n\nScope: {needs}."
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)
         bodies["default"] = {
-            **self._get_response_for_code(Problem, "400", [CONTENT_TYPE], direction),
+            **self._get_response_for_code(Problem, "400", [CONTENT_TYPE], direction),  # type: ignore[no-untyped-call]
             "description": "An error, as RFC 9457 has it.",
         }
         return bodies

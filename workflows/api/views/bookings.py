@@ -11,7 +11,7 @@ from workflows.api.documents import BOOKINGS, BookingDocument, BookingPage
 from workflows.api.idempotency import idempotent, key_of
 from workflows.api.pagination import page
 from workflows.api.parsing import document_of
-from workflows.api.permissions import actor, visible_job, visible_jobs
+from workflows.api.permissions import actor, client_id, visible_job, visible_jobs
 from workflows.api.preconditions import not_modified
 from workflows.api.views.base import READ, WRITE, ApiView, job_answer, with_steps
 from workflows.api.views.jobs import filtered
@@ -41,7 +41,7 @@ class BookingList(ApiView):
         job = TripBooking.start(
             document_of(request),
             key=key_of(request),
-            client_id=request.user.pk,
+            client_id=client_id(request),
             actor=actor(request),
         )
         return job_answer(job, BookingDocument, status=202, location=f"{BOOKINGS}/{job.pk}")

@@ -16,7 +16,7 @@ from workflows.api.idempotency import idempotent
 from workflows.api.pagination import linked, page
 from workflows.api.parameters import choices, number, text
 from workflows.api.parsing import body_of
-from workflows.api.permissions import actor, visible_job, visible_jobs
+from workflows.api.permissions import actor, client_id, visible_job, visible_jobs
 from workflows.api.preconditions import not_modified, version_seen
 from workflows.api.views.base import CANCEL, OPERATE, READ, WRITE, ApiView, job_answer, with_steps
 from workflows.exceptions import InvalidInput, UnknownWorkflow
@@ -79,7 +79,7 @@ class JobList(ApiView):
             job = workflow.start(
                 body.input,
                 key=body.key,
-                client_id=request.user.pk,
+                client_id=client_id(request),
                 actor=actor(request),
                 start_at=body.start_at,
             )
