@@ -11,7 +11,6 @@ from typing import Any
 import kombu
 from celery import Celery
 from celery.app.amqp import AMQP
-from celery.apps.worker import Worker
 from celery.exceptions import SecurityWarning
 from celery.signals import worker_init, worker_process_init
 
@@ -24,8 +23,8 @@ warnings.filterwarnings("ignore", category=SecurityWarning)  # about pickle as r
 class SteadyConnection(kombu.Connection):
     """Asks for a lost broker every second; the default waits longer each time, up to half a minute after its return."""
 
-    def ensure_connection(self, *args: Any, **options: Any) -> kombu.Connection:
-        return super().ensure_connection(*args, **{"interval_start": 1, "interval_step": 0} | options)
+    def _ensure_connection(self, *args: Any, **options: Any) -> "SteadyConnection":
+        return super()._ensure_connection(*args, **{"interval_start": 1, "interval_step": 0} | options)
 
 
 class SteadyAMQP(AMQP):
@@ -38,7 +37,7 @@ app.autodiscover_tasks()
 
 
 @worker_init.connect
-def leave_out_banner(sender: Worker, **_: Any) -> None:
+def leave_out_banner(sender: Any, **_: Any) -> None:
     sender.quiet = True
 
 

@@ -17,7 +17,9 @@ def version_fault(connection: BaseDatabaseWrapper) -> str | None:
     major, minor = connection.get_database_version()
     if major >= OLDEST:
         return None
-    return f"The database server is PostgreSQL {major}.{minor}; {OLDEST} or newer is needed: upgrade it, or use another."
+    return (
+        f"The database server is PostgreSQL {major}.{minor}; {OLDEST} or newer is needed: upgrade it, or use another."
+    )
 
 
 @register(Tags.database)

@@ -1,10 +1,10 @@
 """Why the system would not start, in words for the person at the terminal.
 
-    StartRefused
-    ├── PortTaken
-    ├── BrokenData
-    ├── WrongVersion
-    └── MissingServer
+StartRefused
+├── PortTaken
+├── BrokenData
+├── WrongVersion
+└── MissingServer
 """
 
 

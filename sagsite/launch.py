@@ -33,7 +33,11 @@ def enter_user_namespace() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWUSER) != 0:
         raise OSError(ctypes.get_errno(), "unshare")
-    for name, content in (("setgroups", "deny"), ("uid_map", f"{UNPRIVILEGED} 0 1"), ("gid_map", f"{UNPRIVILEGED} 0 1")):
+    for name, content in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{UNPRIVILEGED} 0 1"),
+        ("gid_map", f"{UNPRIVILEGED} 0 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(content)
 
@@ -56,7 +60,7 @@ def main() -> None:
     if os.getppid() != int(parent):
         sys.exit(1)
     try:
-        os.execv(command[0], command)
+        os.execv(command[0], command)  # noqa: S606  (the runner names the program)
     except OSError as error:
         sys.exit(f"{command[0]} cannot be run: {error.strerror}")
 

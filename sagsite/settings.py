@@ -178,7 +178,11 @@ CELERY_TIMEZONE = TIME_ZONE
 
 # A ring is not worth waiting for: a broker that is away or silent costs the caller a moment, and the sweep rings again.
 CELERY_BROKER_CONNECTION_TIMEOUT = 0.5
-CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"max_retries": 0, "interval_start": 0, "connect_retries_timeout": 0.5}
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {
+    "max_retries": 0,
+    "interval_start": 0,
+    "connect_retries_timeout": 0.5,
+}
 if CELERY_BROKER_URL.startswith("redis"):
     CELERY_BROKER_TRANSPORT_OPTIONS |= {
         "socket_timeout": 0.5,

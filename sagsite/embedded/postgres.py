@@ -181,7 +181,9 @@ def choose_identity() -> str:
 def check_data(data: Path, major: int) -> None:
     """Refuse a folder that this server cannot open."""
     if major < OLDEST:
-        raise WrongVersion(f"PostgreSQL {major} is installed, {OLDEST} or newer is needed: install one, or set DATABASE_URL.")
+        raise WrongVersion(
+            f"PostgreSQL {major} is installed, {OLDEST} or newer is needed: install one, or set DATABASE_URL."
+        )
     try:
         written_by = (data / "PG_VERSION").read_text().strip()
     except OSError as error:

@@ -18,6 +18,7 @@ class EmbeddedServer(Protocol):
     """A server as a foreground child: made ready, started with `command`, asked whether it answers."""
 
     name: str
+    data: Path
     stop_signal: signal.Signals  # the way to an orderly end
     identity: str  # see sagsite.launch
 

@@ -96,7 +96,7 @@ class Child:
         self.kill()
         if time.monotonic() - self.started_at > STEADY_AFTER:
             self.crashes = 0
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.crashes)
+        pause: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self.crashes)
         self.crashes += 1
         self.due_at = time.monotonic() + pause
         return pause

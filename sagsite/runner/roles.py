@@ -57,7 +57,9 @@ def listen(host: str, port: int, variable: str) -> socket.socket:
             raise PortTaken(
                 f"Port {port} on {host} is taken by another program: stop that, or set {variable} to a free port."
             ) from error
-        raise StartRefused(f"Port {port} on {host} cannot be opened ({error.strerror}): set HOST and {variable}.") from error
+        raise StartRefused(
+            f"Port {port} on {host} cannot be opened ({error.strerror}): set HOST and {variable}."
+        ) from error
     return listener
 
 

@@ -26,6 +26,7 @@ from sagsite.runner.terminal import Terminal
 LOOK_EVERY = 0.1  # seconds between two looks at the children
 SERVER_PATIENCE = 60.0  # a server may have a crash to recover from
 WEB_PATIENCE = 60.0
+IMPATIENT_AFTER = 1.0
 # Ten seconds from Ctrl-C to the last process, shared out: working processes, simulators, servers.
 WORKERS_STOP, SIMULATORS_STOP, SERVERS_STOP = 5.5, 6.5, 9.0
 
@@ -44,13 +45,14 @@ class System:
         self.children: list[Child] = []
         self.seeding: Child | None = None
         self.stopping = threading.Event()
+        self.told_at = 0.0
         self.listener: socket.socket | None = None
         self.web_port = settings.BIND_PORT
         self.simulators_port = settings.SIMULATORS_PORT
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.BIND_HOST, settings.BIND_HOST)
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.BIND_HOST, settings.BIND_HOST)  # noqa: S104
         return f"http://{host}:{self.web_port}"
 
     def run(self) -> None:
@@ -64,10 +66,14 @@ class System:
             self.stop()
 
     def hear(self, number: int, frame: Any) -> None:
-        if self.stopping.is_set():
+        """The first signal stops in order; a Ctrl-C some time later means: now. (One key press may arrive twice.)"""
+        if not self.stopping.is_set():
+            self.told_at = time.monotonic()
+            self.stopping.set()
+        elif number == signal.SIGINT and time.monotonic() - self.told_at > IMPATIENT_AFTER:
             for child in self.children:
-                child.send(signal.SIGKILL) if child.alive else None
-        self.stopping.set()
+                if child.alive:
+                    child.send(signal.SIGKILL)
 
     # --- start ---
 
@@ -114,7 +120,8 @@ class System:
         postgres = Postgres(self.home.postgres_data, sockets) if settings.EMBEDDED_DATABASE else None
         valkey = Valkey(self.home.valkey_data, sockets) if settings.EMBEDDED_BROKER else None
         started: list[tuple[EmbeddedServer, Child]] = []
-        for server in filter(None, (postgres, valkey)):
+        wanted: list[EmbeddedServer] = [server for server in (postgres, valkey) if server]
+        for server in wanted:
             child = Child.of_server(server, self.terminal)
             self.servers.append(child)
             child.start()
@@ -136,7 +143,9 @@ class System:
                     f"(its data: {server.data}, its log: {self.home.logs / server.name}.log)."
                 )
             if time.monotonic() > deadline:
-                raise StartRefused(f"{server.name} did not answer within {SERVER_PATIENCE:.0f} s: see {self.home.logs}.")
+                raise StartRefused(
+                    f"{server.name} did not answer within {SERVER_PATIENCE:.0f} s: see {self.home.logs}."
+                )
             self.stopping.wait(0.02)
 
     def start_role(self, name: str) -> None:
@@ -263,7 +272,7 @@ def lock(home: Home) -> int | None:
 def answers(url: str) -> bool:
     """Whether a web server is there and talks, whatever it says."""
     try:
-        urllib.request.urlopen(f"{url}/health/live", timeout=1).close()
+        urllib.request.urlopen(f"{url}/health/live", timeout=1).close()  # noqa: S310  (our own address)
     except urllib.error.HTTPError:
         return True
     except (OSError, ValueError):

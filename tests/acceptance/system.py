@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ class RunningSystem:
         self.arguments = arguments
         self.home = Home(folder / "home")
         self.output = folder / "output.txt"
-        self.up: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         if seeded:
             self.home.create()
             write_json(self.home.demo_file, {"seeded": True})  # tests want an empty list of jobs
@@ -67,7 +68,7 @@ class RunningSystem:
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start `manage.py up` and return at once."""
         with self.output.open("ab") as output:
-            self.up = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "up", *self.arguments],
                 cwd=BASE_DIR,
                 env=self.environment,
@@ -76,7 +77,7 @@ class RunningSystem:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return self.up
+        return self.process
 
     def start(self, timeout: float = 90) -> None:
         """Start it and wait until all of it is ready."""
@@ -91,19 +92,31 @@ class RunningSystem:
         self.wait_until_whole(timeout)
 
     @property
+    def up(self) -> subprocess.Popen[bytes]:
+        """The process of `manage.py up`."""
+        assert self.process, "this system was never started"
+        return self.process
+
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
     def is_ready(self) -> bool:
         state = self.state
-        return bool(self.up and state.get("ready") and state["runner"]["pid"] == self.up.pid)
+        return bool(self.is_up and state.get("ready") and state["runner"]["pid"] == self.up.pid)
 
     def wait_until_whole(self, timeout: float = 60) -> None:
         """Every role lives, the site says that it is ready, and the agents listen."""
         wait_until(lambda: all(is_alive(self.pid(role)) for role in ROLES), timeout, what="every role lives")
-        wait_until(lambda: httpx2.get(f"{self.base_url}/health/ready").status_code == 200, timeout, what="health is ready")
+        wait_until(
+            lambda: httpx2.get(f"{self.base_url}/health/ready").status_code == 200, timeout, what="health is ready"
+        )
         wait_until(lambda: descendants(self.pid("agents")), timeout, what="the agents have their pool")
 
     def stop(self) -> None:
         """Ctrl-C, then whatever is left, then the folder."""
-        if self.up and self.up.poll() is None:
+        if self.is_up:
             self.up.send_signal(signal.SIGCONT)
             self.up.send_signal(signal.SIGINT)
             try:
@@ -121,7 +134,7 @@ class RunningSystem:
             if not server.alive:
                 server.start()
             os.kill(server.pid, signal.SIGCONT)
-        if not self.up or self.up.poll() is not None:
+        if not self.is_up:
             self.start()
         for role in ROLES:
             for pid in (self.pid(role), *descendants(self.pid(role))):
@@ -168,8 +181,8 @@ class RunningSystem:
     def sql(self, query: str, *parameters: Any) -> list[dict[str, Any]]:
         """Rows of a query on the system's database."""
         host = self.servers.folder if self.servers else self.home.own_sockets()
-        where = {"host": str(host / "postgres"), "user": "sag", "dbname": "sag"}
-        with psycopg.connect(**where, autocommit=True, row_factory=dict_row) as connection:
+        where = f"host={host / 'postgres'} user=sag dbname=sag"
+        with psycopg.connect(where, autocommit=True, row_factory=dict_row) as connection:
             cursor = connection.execute(query, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
@@ -236,7 +249,5 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass

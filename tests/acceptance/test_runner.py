@@ -37,7 +37,11 @@ def test_first_page_is_answered_within_fifteen_seconds_and_every_role_runs_below
     below = descendants(system.state["runner"]["pid"])
     assert {system.pid(role) for role in (*ROLES, "postgres", "valkey")} <= set(below)
     command_lines = [Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode() for pid in below]
-    for part in ("celery -A sagsite worker -n agents", "celery -A sagsite worker -n supervisor", "celery -A sagsite beat"):
+    for part in (
+        "celery -A sagsite worker -n agents",
+        "celery -A sagsite worker -n supervisor",
+        "celery -A sagsite beat",
+    ):
         assert any(part in line for line in command_lines), part
 
 
@@ -217,7 +221,9 @@ def test_a_frozen_worker_does_not_hold_up_the_stop(make_system: Maker) -> None:
 
 
 def test_the_login_link_works_once(system: RunningSystem) -> None:
-    path = re.search(r"Console +\S+?(/login/\?token=\S+)", system.manage("up").stdout)[1]
+    said = re.search(r"Console +\S+?(/login/\?token=\S+)", system.manage("up").stdout)
+    assert said
+    path = said[1]
     with httpx2.Client(base_url=system.base_url, follow_redirects=False) as first:
         assert first.get(path).status_code == 302
         assert first.get("/").status_code == 200
@@ -229,7 +235,8 @@ def test_the_login_link_works_once(system: RunningSystem) -> None:
 @pytest.mark.parametrize("queue", ["agents", "supervisor"])
 def test_workers_hear_again_after_the_broker_was_away(system: RunningSystem, queue: str) -> None:
     """SAS-005: after a restart of the broker the workers consume by themselves."""
-    assert system.servers and system.servers.valkey
+    assert system.servers
+    assert system.servers.valkey
     already_said = len(system.said)
     system.servers.valkey.kill()
     wait_until(lambda: f"{queue} " in system.said[already_said:], 20, what="the worker notices")

@@ -21,7 +21,7 @@ class Command(BaseCommand):
         "Start everything and watch it: embedded servers (unless the environment names real ones), web, agents, "
         "supervisor, beat and simulators. With role options, start only those, beside servers that run."
     )
-    requires_system_checks: list[str] = []  # type: ignore[assignment]
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         for role in roles.ROLES:
