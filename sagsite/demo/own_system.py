@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx2
 from django.conf import settings
 
 from sagsite import demo_operator
@@ -28,7 +29,7 @@ Say = Callable[[str, str], None]
 
 
 class OwnSystem:
-    """`with OwnSystem(say) as system:` starts it, waits until it is ready, and stops it at the end of the block."""
+    """`with OwnSystem(say) as system:` starts it, waits until it is whole, and stops it at the end of the block."""
 
     def __init__(self, say: Say) -> None:
         self.say = say
@@ -72,7 +73,7 @@ class OwnSystem:
     def _start(self) -> None:
         # Empty means unset: embedded servers and free ports, whatever the shell or `.env` says for the real system.
         own = {**dict.fromkeys(settings.VARIABLES, ""), "SAG_HOME": str(self.home.path)}
-        self.process = subprocess.Popen(
+        self.process = subprocess.Popen(  # noqa: S603  # our own program
             launched("same", [sys.executable, "manage.py", "up"], death_signal=signal.SIGTERM),
             cwd=settings.BASE_DIR,
             env={**os.environ, **own, "PORT": "0", "SIMULATORS_PORT": "0", "PYTHONUNBUFFERED": "1"},
@@ -84,10 +85,19 @@ class OwnSystem:
         )
         threading.Thread(target=self._listen, args=[self.process], daemon=True).start()
         deadline = time.monotonic() + START_PATIENCE
-        while not self.home.read_state().get("ready"):
+        while not self._is_whole():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise StartRefused("The demo's own system did not start: " + " / ".join(self.last_words))
-            time.sleep(0.1)
+            time.sleep(0.2)
+
+    def _is_whole(self) -> bool:
+        """The site answers, and a first sweep of the supervisor has run."""
+        if not self.home.read_state().get("ready"):
+            return False
+        try:
+            return httpx2.get(f"{self.url}/health/ready").status_code == 200
+        except httpx2.TransportError:
+            return False
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         """Pass on what the runner itself says; the children's lines would bury the story."""

@@ -10,7 +10,7 @@ from sagsite.demo.own_system import OwnSystem, Say
 from sagsite.demo.verdict import ENDED, STEPS, judge
 
 TRIPS = 20
-TIME_FOR_ALL = 120.0  # seconds from the first booking to the last end
+TIME_FOR_ALL = 150.0  # seconds from the first booking to the last end
 LOOK_EVERY = 0.5
 HOTELS_IN_FLIGHT = 3  # calls on their way to the hotel when the worker is killed
 
@@ -127,7 +127,9 @@ class Story:
             before = f" at attempt {step['attempt']}, after {', '.join(codes)}"
         if step["state"] == "Completed":
             return f"{name} {step['result']['reference']}{before}"
-        return f"{name} {step['error']['code'] or step['error']['kind']}" if step["error"] else f"{name} {step['state']}"
+        return (
+            f"{name} {step['error']['code'] or step['error']['kind']}" if step["error"] else f"{name} {step['state']}"
+        )
 
     def _clock(self) -> str:
         return f"{time.monotonic() - self.begun:.1f} s"

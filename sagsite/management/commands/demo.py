@@ -18,7 +18,7 @@ class Command(BaseCommand):
         "Start a system of its own, book trips against faulty services, kill a worker in the middle, tell what became "
         "of each trip, and check it against the services' ledger. Exit code 0 when they agree, 1 when not."
     )
-    requires_system_checks: list[str] = []  # type: ignore[assignment]
+    requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # so that the system is stopped as well
