@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 
 from workflows import clock
 from workflows.api.documents import BookingDocument, JobDocument, StepWithAttempts
+from workflows.api.parsing import JSONParser
 from workflows.api.permissions import HasScope, Scope
 from workflows.api.preconditions import etag
 from workflows.api.problems import RETRY_AFTER
@@ -25,6 +26,7 @@ OPERATE = (Scope.OPERATE,)
 class ApiView(APIView):
     """Base of the routes; `scopes` says for each method which scopes will do."""
 
+    parser_classes = (JSONParser,)
     permission_classes = (HasScope,)
     schema = ApiSchema()
     scopes: ClassVar[Mapping[str, Sequence[Scope]]] = {}
