@@ -4,6 +4,7 @@ Every variable of the environment is read here, `.env` beside manage.py included
 means the default, and the defaults make one machine work by itself: PostgreSQL and Valkey run embedded.
 """
 
+import logging
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -288,16 +289,25 @@ SAG_AGENTS = SAG.pop("agents", {})  # overrides of what agents declare, for exam
 SIMULATORS_PORT = env.int("SIMULATORS_PORT", default=8100)
 SIMULATORS_URL = f"http://127.0.0.1:{SIMULATORS_PORT}"
 
+
+def is_fault(record: logging.LogRecord) -> bool:
+    return getattr(record, "status_code", None) != 503
+
+
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    # "Not ready" is an answer to a probe, not a fault.
+    "filters": {"faults": {"()": "django.utils.log.CallbackFilter", "callback": is_fault}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
     "loggers": {
         "axes": {"level": "WARNING"},
         "celery.app.trace": {"level": "WARNING"},  # a line for each doorbell would bury what matters
         "celery.worker.strategy": {"level": "WARNING"},
+        "celery.worker.request": {"level": "WARNING"},  # nor one for each sweep that came too late
+        "django.request": {"filters": ["faults"]},
         "httpx2": {"level": "WARNING"},
     },
 }

@@ -127,6 +127,7 @@ class RunningSystem:
         if self.servers:
             self.servers.stop()
         shutil.rmtree(self.home.own_sockets(), ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def heal(self) -> None:
         """Undo the harm of the test before: thaw, start what is down, and reset the simulators."""

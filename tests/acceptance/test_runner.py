@@ -194,7 +194,7 @@ def test_a_role_can_be_started_beside_a_running_system(system: RunningSystem) ->
     beside.output = system.folder / "beside.txt"
     process = beside.spawn()
     try:
-        wait_until(lambda: re.search(r"agents-\d+@\S+ ready", beside.said), 40, what="the second worker listens")
+        wait_until(lambda: re.search(r"agents-\d+@\S+ ready", beside.said), 120, what="the second worker listens")
         assert len(descendants(process.pid)) == 2
     finally:
         process.send_signal(signal.SIGTERM)
