@@ -422,7 +422,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
         state,
         kind=f"job.{state.lower()}",
         actor="scheduler",
-        reason=detail,
+        why=detail,
         stopping_at=None,
         stopping_undo=None,
         finished_at=SagNow(),
@@ -432,7 +432,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
 def reopen(job: Job, state: JobState, *, actor: str, reason: str) -> None:
     """Failed → Running or Compensating: a person or client tries again after the cause is mended."""
     changes: dict[str, Any] = {"reason": "", "reason_detail": ""} if state == JobState.RUNNING else {}
-    _move_job(job, state, kind="job.reopened", actor=actor, reason=reason, finished_at=None, **changes)
+    _move_job(job, state, kind="job.reopened", actor=actor, why=reason, finished_at=None, **changes)
     if state == JobState.RUNNING:
         let_go(job)
 
@@ -571,12 +571,12 @@ def _guarded(step: Step, **changes: Any) -> None:
     step.refresh_from_db()
 
 
-def _move_job(job: Job, target: JobState, *, kind: str, actor: str, reason: str = "", **changes: Any) -> None:
+def _move_job(job: Job, target: JobState, *, kind: str, actor: str, why: str = "", **changes: Any) -> None:
     if (job.state, target) not in JOB_MOVES:
         raise AssertionError(f"no edge leads a job from {job.state} to {target}")
     number = _next_number(job)
     _write_job(job, state=target, only_if={"state": job.state}, **changes)
-    _event(job, number, kind, actor=actor, reason=reason)
+    _event(job, number, kind, actor=actor, reason=why)
 
 
 def _write_job(job: Job, *, only_if: Mapping[str, Any] | None = None, **changes: Any) -> None:
