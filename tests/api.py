@@ -2,6 +2,7 @@
 
 import json
 import re
+import uuid
 from functools import cache
 from typing import Any
 
@@ -54,6 +55,11 @@ class Program:
         response = self.post("bookings", {**TRIP, **changes}, idempotency_key=key)
         assert response.status_code == 202, response.json()
         return str(response.json()["id"])
+
+
+def newcomer(*scopes: str) -> Program:
+    """A client program that no test has met before: for tests whose writes are committed."""
+    return Program(f"client-{uuid.uuid4().hex}", *scopes)
 
 
 @cache

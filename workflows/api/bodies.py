@@ -1,6 +1,6 @@
 """What the API is asked with. A field that does not exist is refused: a misspelt `undo` must not undo a trip."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
@@ -14,12 +14,16 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def _written_out(value: object) -> object:
-    if isinstance(value, str):
-        return datetime.fromisoformat(value)
+def _moment(value: object) -> object:
     if value is None:
-        return value
-    raise ValueError("must be a text like 2027-03-04T08:00:00Z")
+        return None
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if moment is not None and moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError("must be a time with its offset, like 2027-03-04T08:00:00Z")
 
 
 class JobStart(Body):
@@ -33,7 +37,7 @@ class JobStart(Body):
         max_length=LONGEST,
         description="The job's own name, unique for this client and workflow as long as the job is stored.",
     )
-    start_at: Annotated[AwareDatetime | None, BeforeValidator(_written_out, json_schema_input_type=str | None)] = Field(
+    start_at: Annotated[AwareDatetime | None, BeforeValidator(_moment, json_schema_input_type=str | None)] = Field(
         default=None, description="Not before this time (RFC 3339 with its offset). A time that is past means now."
     )
 

@@ -128,7 +128,7 @@ def of(error: Exception, request: Request) -> Response:
 
 def _of_ours(error: SagError) -> Response:
     title = " ".join((inspect.getdoc(type(error)) or "").split())
-    details = {name: value for name, value in error.details.items() if value}
+    details = {name: value for name, value in error.details.items() if value or name == "allowed"}
     response = _document(f"/problems/{error.code.replace('_', '-')}", title, error.http_status, error.message, details)
     headers = {"Retry-After": RETRY_AFTER} if isinstance(error, KeyInUse) else getattr(error, "headers", {})
     for name, value in headers.items():
