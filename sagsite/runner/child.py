@@ -128,14 +128,16 @@ class Child:
             self.process.wait()
 
 
-def stop_all(children: list[Child], deadline: float) -> None:
-    """Ask all to stop, wait until `deadline` (monotonic), then end those that are left."""
+def stop_all(children: list[Child], deadline: float) -> list[Child]:
+    """Ask all to stop, wait until `deadline` (monotonic), then end those that are left; these are returned."""
     for child in children:
         child.ask_to_stop()
     while any(child.alive for child in children) and time.monotonic() < deadline:
         time.sleep(0.02)
+    stubborn = [child for child in children if child.alive]
     for child in children:
         child.kill()
+    return stubborn
 
 
 def identify(pid: int) -> dict[str, Any]:

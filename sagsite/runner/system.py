@@ -231,9 +231,13 @@ class System:
         if self.children:
             self.terminal.say("stopping")
         working = [child for child in self.children if child.name != "simulators"]
-        stop_all(working + ([self.seeding] if self.seeding else []), begun + WORKERS_STOP)
-        stop_all([child for child in self.children if child.name == "simulators"], begun + SIMULATORS_STOP)
-        stop_all(self.servers, begun + SERVERS_STOP)
+        stubborn = [
+            *stop_all(working + ([self.seeding] if self.seeding else []), begun + WORKERS_STOP),
+            *stop_all([child for child in self.children if child.name == "simulators"], begun + SIMULATORS_STOP),
+            *stop_all(self.servers, begun + SERVERS_STOP),
+        ]
+        for child in stubborn:
+            self.terminal.say(f"{child.name} had not finished in time and was ended")
         if self.listener:
             self.listener.close()
         if self.whole:

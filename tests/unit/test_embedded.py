@@ -142,7 +142,7 @@ def test_a_child_that_will_not_stop_is_ended_with_all_it_started(home: Home) -> 
     wait_until(lambda: stubborn.last_words, 10, what="it has started its own child")
     grandchild = int(stubborn.last_words[0])
     begun = time.monotonic()
-    stop_all([stubborn], begun + 0.3)
+    assert stop_all([stubborn], begun + 0.3) == [stubborn]
     assert time.monotonic() - begun < 3
     assert not stubborn.alive
     wait_until(lambda: identify(grandchild)["started"] is None, 5, what="the grandchild is gone")
