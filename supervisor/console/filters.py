@@ -104,6 +104,6 @@ def _exactly(text: str) -> Q:
         return Q(key=text)
 
 
-def count_of(word: str) -> JobQuerySet:
-    """All jobs that a state's link would show."""
+def jobs_in(word: str) -> JobQuerySet:
+    """The jobs that this state's link shows."""
     return Filters(states=(word,)).apply(Job.objects.all())

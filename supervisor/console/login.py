@@ -2,7 +2,7 @@
 
 from django.contrib.auth import login as sign_in
 from django.contrib.auth.views import LoginView, LogoutView
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect
 
@@ -27,7 +27,7 @@ def login(request: HttpRequest) -> HttpResponseBase:
     return _form(request)
 
 
-def login_link(request: HttpRequest, token: str) -> HttpResponse:
+def login_link(request: HttpRequest, token: str) -> HttpResponseBase:
     """Sign in whom the link was made for; a link that is used, forged or too old leads to the form, which says so."""
     user = login_links.redeem(token)
     if user is not None:
@@ -37,4 +37,4 @@ def login_link(request: HttpRequest, token: str) -> HttpResponse:
         return redirect("overview")
     response = Login.as_view(extra_context={"link_is_void": True})(request)
     response.status_code = 403
-    return response.render()
+    return response

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Min
 
-from supervisor.console.filters import WORDS, count_of
+from supervisor.console.filters import WORDS, jobs_in
 from supervisor.models import Sweep
 from workflows.conf import conf
 from workflows.models import Step
@@ -51,7 +51,9 @@ class Pulse:
         if self.swept_at is None:
             found.append("The supervisor has not swept yet: nothing that got stuck would be found.")
         elif self.now - self.swept_at > timedelta(seconds=_SWEEPS_MISSED * conf.sweep):
-            found.append("The supervisor is silent: what gets stuck now is not found. See that supervisor and beat run.")
+            found.append(
+                "The supervisor is silent: what gets stuck now is not found. See that supervisor and beat run."
+            )
         if self.waiting_since is not None and self.now - self.waiting_since > _WAITS_TOO_LONG:
             found.append("Ready steps are waiting and no worker takes them. See that the agents run.")
         return found
@@ -64,8 +66,9 @@ def take(now: datetime) -> Pulse:
 
 def state_counts() -> dict[str, Count]:
     """{state or word: how many jobs}, in the order that they are shown."""
-    return {word: Count.of(count_of(word)) for word in WORDS}
+    return {word: Count.of(jobs_in(word)) for word in WORDS}
 
 
 def _oldest_ready() -> datetime | None:
-    return Step.objects.ready().aggregate(oldest=Min("run_after"))["oldest"]
+    oldest: datetime | None = Step.objects.ready().aggregate(oldest=Min("run_after"))["oldest"]
+    return oldest

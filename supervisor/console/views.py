@@ -9,7 +9,7 @@ from django_htmx.http import HTMX_STOP_POLLING
 
 from supervisor.console import pulse, timeline
 from supervisor.console.access import is_operator, reader
-from supervisor.console.filters import NEEDS_PERSON, WORDS, Filters, count_of
+from supervisor.console.filters import NEEDS_PERSON, WORDS, Filters, jobs_in
 from supervisor.console.pages import page, with_steps
 from workflows import explanations
 from workflows.clock import now
@@ -24,18 +24,23 @@ IN_NEED = 10
 def overview(request: HttpRequest) -> HttpResponse:
     """Is it healthy, who is needed, what happened last."""
     present = now()
-    needy = count_of(NEEDS_PERSON).newest_first()[:IN_NEED]
-    reasons = [
-        (job, explanations.needs_person(job, list(Step.objects.filter(job=job).for_timeline()))) for job in needy
-    ]
     context = {
         "now": present,
         "pulse": pulse.take(present),
         "words": WORDS,
-        "in_need": reasons,
+        "in_need": _in_need(),
         "jobs": with_steps(Job.objects.newest_first())[:NEWEST],
     }
     return render(request, "console/overview.html", context)
+
+
+def _in_need() -> list[tuple[Job, list[str]]]:
+    """The newest jobs that need a person, each with why."""
+    needy = list(jobs_in(NEEDS_PERSON).newest_first()[:IN_NEED])
+    steps: dict[uuid.UUID, list[Step]] = {job.pk: [] for job in needy}
+    for step in Step.objects.filter(job__in=needy).for_timeline():
+        steps[step.job_id].append(step)
+    return [(job, explanations.needs_person(job, steps[job.pk])) for job in needy]
 
 
 @reader

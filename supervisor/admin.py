@@ -1,0 +1,12 @@
+"""The supervisor's own record in the Django admin, to read."""
+
+from django.contrib import admin
+
+from supervisor.models import Sweep
+from workflows.admin import ReadOnlyAdmin
+
+
+@admin.register(Sweep)
+class SweepAdmin(ReadOnlyAdmin):
+    list_display = ("id", "started_at", "finished_at", "expired", "remedied", "moved", "failed")
+    ordering = ("-finished_at",)

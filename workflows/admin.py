@@ -1,0 +1,150 @@
+"""The engine's rows in the Django admin, to read. What changes them are the scheduler's verbs; API tokens are managed here."""
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin import ModelAdmin, TabularInline
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.forms import CheckboxSelectMultiple, ModelForm, TypedMultipleChoiceField
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+from knox.models import get_digest_token
+from knox.settings import CONSTANTS
+
+from workflows.models import Agent, ApiToken, Attempt, Event, Job, Step
+
+COUNTED = 10_000
+
+
+class BoundedPaginator(Paginator):
+    """Counts only so far: to count a table of millions for a row of page numbers would take longer than the page."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = self.object_list
+        return rows.order_by()[:COUNTED].count() if isinstance(rows, QuerySet) else len(rows)
+
+
+class ReadOnly:
+    """Nobody adds, changes or deletes here."""
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class ReadOnlyAdmin(ReadOnly, ModelAdmin):
+    paginator = BoundedPaginator
+    show_full_result_count = False
+    list_per_page = 50
+    list_max_show_all = 200
+
+
+class StepInline(ReadOnly, TabularInline):
+    model = Step
+    fields = ("seq", "name", "role", "operation", "state", "attempt", "error_code", "started_at", "finished_at")
+    readonly_fields = fields
+    ordering = ("seq",)
+    show_change_link = True
+
+
+class AttemptInline(ReadOnly, TabularInline):
+    model = Attempt
+    fields = ("number", "worker", "outcome", "error_kind", "error_message", "in_doubt", "resolved_by", "late_outcome")
+    readonly_fields = fields
+    ordering = ("number",)
+
+
+@admin.register(Job)
+class JobAdmin(ReadOnlyAdmin):
+    list_display = ("id", "key", "workflow", "version", "state", "reason", "created_at", "finished_at")
+    list_filter = ("state", "reason")
+    search_fields = ("=id", "=key")
+    search_help_text = "The exact id or key"
+    ordering = ("-created_at", "-id")
+    inlines = (StepInline,)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+        return super().get_queryset(request).defer("plan", "input")
+
+
+@admin.register(Step)
+class StepAdmin(ReadOnlyAdmin):
+    list_display = ("id", "job_id", "name", "role", "operation", "state", "attempt", "error_code", "worker")
+    list_filter = ("state", "role")
+    search_fields = ("=job__id",)
+    search_help_text = "The exact id of a job"
+    ordering = ("-id",)
+    inlines = (AttemptInline,)
+    raw_id_fields = ("job", "undoes")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Step]:
+        return super().get_queryset(request).defer("result")
+
+
+@admin.register(Attempt)
+class AttemptAdmin(ReadOnlyAdmin):
+    list_display = (
+        "id",
+        "step_id",
+        "number",
+        "worker",
+        "started_at",
+        "outcome",
+        "error_code",
+        "in_doubt",
+        "resolved_by",
+    )
+    list_filter = ("outcome", "in_doubt")
+    search_fields = ("=step__id",)
+    search_help_text = "The number of a step"
+    ordering = ("-id",)
+
+
+@admin.register(Event)
+class EventAdmin(ReadOnlyAdmin):
+    list_display = ("id", "job_id", "seq", "kind", "step", "attempt", "actor", "at")
+    search_fields = ("=job__id",)
+    search_help_text = "The exact id of a job"
+    ordering = ("-id",)
+
+
+@admin.register(Agent)
+class AgentAdmin(ReadOnlyAdmin):
+    list_display = ("name", "queue", "honours_keys", "closes_keys", "lands_within", "announced_at")
+    ordering = ("name",)
+
+
+class ApiTokenForm(ModelForm):
+    scopes = TypedMultipleChoiceField(choices=ApiToken.Scope.choices, widget=CheckboxSelectMultiple)
+
+    class Meta:
+        model = ApiToken
+        fields = ("name", "user", "scopes", "expiry")
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(ModelAdmin):
+    """The token itself is shown once, when it is made; the store only knows its digest."""
+
+    form = ApiTokenForm
+    list_display = ("name", "user", "scopes", "created", "expiry", "last_used_at")
+    list_select_related = ("user",)
+    list_filter = ("expiry",)
+    search_fields = ("name", "user__username")
+    autocomplete_fields = ("user",)
+    ordering = ("name",)
+
+    def save_model(self, request: HttpRequest, obj: ApiToken, form: forms.Form, change: bool) -> None:
+        if change:
+            super().save_model(request, obj, form, change)
+            return
+        obj.digest, token = get_digest_token()
+        obj.token_key = token[: CONSTANTS.TOKEN_KEY_LENGTH]
+        super().save_model(request, obj, form, change)
+        self.message_user(request, f"The token of {obj.name}, shown only this once: {token}", messages.WARNING)
