@@ -11,6 +11,9 @@ class AgentError(Exception):
 
     kind = ""
     default_code = ""
+    # For subclasses whose own initialiser does not call this one.
+    message: str = ""
+    code: str = ""
 
     def __init__(self, message: str = "", *, code: str | None = None) -> None:
         super().__init__(message)
@@ -22,6 +25,7 @@ class Transient(AgentError):
     """Nothing was done, and trying again may help. `retry_after`: seconds that the other side asked us to wait."""
 
     kind = default_code = "transient"
+    retry_after: float | None = None
 
     def __init__(self, message: str = "", *, code: str | None = None, retry_after: float | None = None) -> None:
         super().__init__(message, code=code)

@@ -65,8 +65,11 @@ class Heart:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._held)
-            self._sleep_and_watch(conf.heartbeat)
-            self._beat()
+            try:
+                self._sleep_and_watch(conf.heartbeat)
+                self._beat()
+            except Exception:  # this thread must outlive any fault: all leases of the process hang on it
+                logger.exception("the heartbeat met a fault, and goes on")
 
     def _sleep_and_watch(self, seconds: float) -> None:
         """Wait for the next beat, awake early where a call's time is up."""
@@ -98,7 +101,7 @@ class Heart:
         self.let_go(held.token)
         try:
             held.give_up()
-        except Error as error:
+        except Exception as error:  # the process must end all the same
             logger.warning("could not settle the hanging attempt, its lease will end: %s", error)
         if self.may_end_process:
             os.kill(os.getpid(), signal.SIGKILL)

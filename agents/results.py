@@ -13,6 +13,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from workflows.conf import conf
 
+_LONG_NUMBER = re.compile(r"\d{4300}")  # beyond this Python would not read it again
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _ERROR_TEXT_LIMIT = 10_000
 
@@ -24,20 +25,34 @@ class Unstorable(Exception):
 def to_store(result: Any) -> str:
     """The JSON text of a result. Raises Unstorable with the reason."""
     try:
-        text = to_json(result, inf_nan_mode="constants", bytes_mode="base64").decode()
+        encoded = to_json(result, inf_nan_mode="constants", bytes_mode="base64")
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
         raise Unstorable(f"The result is not JSON: {error}") from error
-    if len(text) > conf.payload_limit:
-        raise Unstorable(f"The result has {len(text):,} bytes; {conf.payload_limit:,} are allowed.")
+    if len(encoded) > conf.payload_limit:
+        raise Unstorable(f"The result has {len(encoded):,} bytes; {conf.payload_limit:,} are allowed.")
+    text = encoded.decode()
     if _NUL.search(text):
         raise Unstorable("The result has a NUL character in a text.")
     if "NaN" in text or "Infinity" in text:
         json.loads(text, parse_constant=_refuse_constant)
+    if _LONG_NUMBER.search(text):
+        _check_readable(text)
     return text
 
 
-def clean_text(text: str) -> str:
+def _check_readable(text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise Unstorable(f"The result has a number that is too long: {error}") from error
+
+
+def clean_text(said: object) -> str:
     """An error text that any store and page can hold: no NUL, no lone surrogates, not endless."""
+    try:
+        text = str(said)
+    except Exception:  # whatever somebody else's error does when it is printed
+        text = f"(a {type(said).__name__} that cannot be printed)"
     text = text[: _ERROR_TEXT_LIMIT + 1].replace("\x00", "\N{REPLACEMENT CHARACTER}")
     text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= _ERROR_TEXT_LIMIT else text[:_ERROR_TEXT_LIMIT] + " …"

@@ -14,12 +14,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
-from django.db import DataError, InterfaceError, OperationalError, close_old_connections, connection
+from django.db import DataError, InterfaceError, InternalError, OperationalError, close_old_connections, connection
 
 from agents import registry
 from agents.call import AgentError, Call, InDoubt, LeaseLost, Transient, Undoes
@@ -40,7 +41,11 @@ T = TypeVar("T")
 
 _LOOK_ROUND_EVERY = 1.0
 _CANDIDATES = 5
+_LONGEST_WAIT = 86_400.0
 
+
+# What the database says when it is away, in the middle of a failover (read only), or has ended our idle transaction.
+_NO_ANSWER = (OperationalError, InterfaceError, InternalError)
 
 _NOT_CALLED = Failure(kind=ErrorKind.TRANSIENT, code="not_called", message="Time was up before the call could be made.")
 
@@ -89,10 +94,10 @@ def work(queue: str, step_id: int | None) -> None:
         broker.ring(queue, step_id)
         return
     if step_id is not None:
-        _run_chain(_claim(step_id))
+        _run_chain(*_claim(step_id))
     while not is_draining() and _may_look_round(queue):
         for candidate in until_answered(partial(transitions.candidates, queue, _CANDIDATES)):
-            _run_chain(_claim(candidate, unless_locked=True))
+            _run_chain(*_claim(candidate, unless_locked=True))
 
 
 def _may_look_round(queue: str) -> bool:
@@ -104,56 +109,62 @@ def _may_look_round(queue: str) -> bool:
     return True
 
 
-def _claim(step_id: int, *, unless_locked: bool = False) -> Claimed | None:
+def _claim(step_id: int, *, unless_locked: bool = False) -> tuple[Claimed | None, float]:
     """Claim under a token drawn before, so that a claim whose answer was lost is found again by it."""
     identity()
     token = uuid.uuid4()
     claim = partial(transitions.claim, step_id, token=token, worker=identity(), unless_locked=unless_locked)
+    found = partial(scheduler.claimed_under, step_id, token)
     try:
-        return claim()
-    except (OperationalError, InterfaceError) as error:
+        return _timed(claim)
+    except _NO_ANSWER as error:
         logger.warning("the database did not answer a claim: %s", error)
         connection.close()
-    return until_answered(lambda: scheduler.claimed_under(step_id, token) or claim())
+    # What the server did not finish when the connection broke may still commit between two of our looks.
+    return until_answered(lambda: _timed(lambda: found() or claim() or found()))
 
 
-def _run_chain(claimed: Claimed | None) -> None:
+def _timed(ask: Callable[[], T]) -> tuple[T, float]:
+    """The answer, and when it was asked for. A lease counts from before its claim, not from when we heard of it."""
+    asked_at = time.monotonic()
+    return ask(), asked_at
+
+
+def _run_chain(claimed: Claimed | None, asked_at: float) -> None:
     """A step and all that is handed over after it. Results known on the way need not be read again."""
     known: dict[str, Any] = {}
     while claimed is not None:
-        began = time.monotonic()
-        outcome = _perform(claimed, known, began)
-        claimed = _settle(claimed, outcome, known)
+        outcome = _perform(claimed, known, began=asked_at - claimed.age)
+        claimed, asked_at = _settle(claimed, outcome)
 
 
-def _settle(claimed: Claimed, outcome: Outcome, known: dict[str, Any]) -> Claimed | None:
-    """Report the outcome; the step handed over, if any."""
+def _settle(claimed: Claimed, outcome: Outcome) -> tuple[Claimed | None, float]:
+    """Report the outcome. The step handed over, if any, and when it was asked for."""
     if outcome.failure is not None:
-        failure = outcome.failure
-        until_answered(lambda: scheduler.fail(claimed, failure, sent=outcome.sent))
-        return None
-    next_token = uuid.uuid4()
+        return _fail(claimed, outcome.failure, outcome.sent)
+    settle = partial(
+        scheduler.settle,
+        claimed,
+        result=outcome.result or "null",
+        sent=outcome.sent,
+        next_token=uuid.uuid4(),
+        worker=identity(),
+        follows_doubt=outcome.follows_doubt,
+        by_probe=outcome.by_probe,
+    )
     try:
-        settled = until_answered(
-            lambda: scheduler.settle(
-                claimed,
-                result=outcome.result or "null",
-                sent=outcome.sent,
-                next_token=next_token,
-                worker=identity(),
-                hand_over=not is_draining(),
-                follows_doubt=outcome.follows_doubt,
-                by_probe=outcome.by_probe,
-            )
-        )
+        settled, asked_at = until_answered(lambda: _timed(lambda: settle(hand_over=not is_draining())))
     except DataError as error:
-        failure = _unstorable(str(error))
-        until_answered(lambda: scheduler.fail(claimed, failure, sent=outcome.sent))
-        return None
+        return _fail(claimed, _unstorable(str(error)), outcome.sent)
     if settled is None:
         logger.warning("the word of attempt %s at step %s came too late", claimed.attempt, claimed.step_id)
-        return None
-    return settled.handed_over
+        return None, asked_at
+    return settled.handed_over, asked_at
+
+
+def _fail(claimed: Claimed, failure: Failure, sent: str | None) -> tuple[None, float]:
+    _, asked_at = until_answered(lambda: _timed(lambda: scheduler.fail(claimed, failure, sent=sent)))
+    return None, asked_at
 
 
 def until_answered(ask: Callable[[], T]) -> T:
@@ -162,7 +173,7 @@ def until_answered(ask: Callable[[], T]) -> T:
     while True:
         try:
             return ask()
-        except (OperationalError, InterfaceError) as error:
+        except _NO_ANSWER as error:
             logger.warning("the database does not answer, asking again in %.1f s: %s", wait, error)
             connection.close()
             time.sleep(wait)
@@ -172,7 +183,7 @@ def until_answered(ask: Callable[[], T]) -> T:
 # --- the call --------------------------------------------------------------------------------------------------------
 
 
-def _perform(claimed: Claimed, known: dict[str, Any], began: float) -> Outcome:
+def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcome:
     """Make the call of one attempt, within its time and with its lease kept."""
     outcome = Outcome()
     call = Call(
@@ -249,7 +260,7 @@ def _results(claimed: Claimed, template: Any, known: dict[str, Any]) -> dict[str
     if missing:
         rows = Step.objects.filter(job_id=claimed.job_id, name__in=missing).values_list("name", "result")
         known.update(until_answered(lambda: list(rows.all())))
-    return {name: known[name] for name in names}
+    return deepcopy({name: known[name] for name in names})
 
 
 def _has_open_doubt(step_id: int) -> bool:
@@ -262,10 +273,10 @@ def _failure_from(error: Exception, *, called: bool) -> Failure:
     if isinstance(error, AgentError):
         return Failure(
             kind=error.kind,
-            code=clean_text(error.code)[:60],
-            message=clean_text(error.message),
+            code=clean_text(error.code or error.default_code)[:60],
+            message=clean_text(error.message or error),
             in_doubt=isinstance(error, InDoubt),
-            retry_after=error.retry_after if isinstance(error, Transient) else None,
+            retry_after=_bounded(error.retry_after) if isinstance(error, Transient) else None,
         )
     if isinstance(error, Unstorable):
         return _unstorable(str(error))
@@ -277,9 +288,14 @@ def _failure_from(error: Exception, *, called: bool) -> Failure:
     return Failure(
         kind=ErrorKind.IN_DOUBT if called else ErrorKind.TRANSIENT,
         code=code,
-        message=clean_text(f"{type(error).__name__}: {error}"),
+        message=clean_text(f"{type(error).__name__}: {clean_text(error)}"),
         in_doubt=called,
     )
+
+
+def _bounded(seconds: float | None) -> float | None:
+    """A wait that the other side asked for, at most a day; None where it makes no sense."""
+    return min(seconds, _LONGEST_WAIT) if isinstance(seconds, int | float) and seconds >= 0 else None
 
 
 def _unstorable(reason: str) -> Failure:

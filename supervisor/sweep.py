@@ -127,7 +127,8 @@ def expire(step_id: int) -> bool | None:
     job = _lock_job_of(step_id)
     if job is None:
         return None
-    step = Step.objects.overdue().filter(pk=step_id).first()
+    # Its row is locked as well: a heartbeat takes no job's lock, and may be just about to commit a longer lease.
+    step = Step.objects.overdue().filter(pk=step_id).select_for_update(no_key=True).first()
     if step is None:
         return False
     transitions.expire(job, step)

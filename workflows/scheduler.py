@@ -17,6 +17,7 @@ from django.db import OperationalError, connection, transaction
 from psycopg.errors import LockNotAvailable
 
 from workflows import broker, compensation, transitions
+from workflows.clock import now
 from workflows.exceptions import InvalidInput, KeyConflict, KeyInUse, NotFound, StaleVersion, WrongState
 from workflows.models import Agent, Attempt, Job, Step
 from workflows.models.job import new_job_id
@@ -167,7 +168,7 @@ def _as_the_first_time(job: Job, claimed: Claimed, next_token: uuid.UUID) -> Set
 
 
 def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
-    if step.token is None:
+    if step.token is None or step.deadline is None:
         raise AssertionError(f"step {step.name} is held by nobody")
     return Claimed(
         step_id=step.pk,
@@ -186,6 +187,7 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
         workflow=step.job.workflow,
         given=given,
         plan=plan,
+        age=(now() - (step.deadline - step.timeout)).total_seconds(),
     )
 
 

@@ -11,7 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -90,7 +90,8 @@ def lock(job_id: uuid.UUID, *, unless_locked: bool = False) -> Job | None:
 class Claimed:
     """A step that this worker may perform now, and all it needs to know of it. Times are seconds.
 
-    `given` is the job's input, `plan` the steps of its plan as JSON, `seq` this step's place in it.
+    `given` is the job's input, `plan` the steps of its plan as JSON, `seq` this step's place in it. `age` is how long ago
+    it was claimed, which is not zero only where the answer to that was lost.
     """
 
     step_id: int
@@ -109,6 +110,7 @@ class Claimed:
     workflow: str
     given: dict[str, Any]
     plan: list[dict[str, Any]]
+    age: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,6 +210,7 @@ def settle(
             probe_only=False,
             idempotency_key=row.idempotency_key,
             timeout=row.timeout,
+            age=0.0,
         )
     return Settled(
         job_state=row.job_state,
