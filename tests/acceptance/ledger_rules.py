@@ -15,9 +15,7 @@ REFUSED_AT_ONCE = ("down", "busy")  # asked for again within one attempt, since 
 
 def check(system: RunningSystem, jobs: list[str]) -> None:
     """All rules over these jobs, once no call is on its way any more."""
-    wait_until(
-        lambda: not any(call["outcome"] in NOT_YET for call in system.ledger()["calls"]), 40, what="no call is on its way"
-    )
+    wait_until(lambda: not on_its_way(system.ledger()), 40, what="no call is on its way")
     ledger = system.ledger()
     with system.api as api:
         documents = [api.get(f"/jobs/{job}").raise_for_status().json() for job in jobs]
@@ -28,6 +26,11 @@ def check(system: RunningSystem, jobs: list[str]) -> None:
     attempts_are_in_order(system, jobs)
     calls_are_attempts(system, jobs, ledger)
     counters_agree_with_rows(system, jobs)
+
+
+def on_its_way(ledger: dict[str, Any]) -> list[dict[str, Any]]:
+    """Calls that a vendor has not dealt with yet."""
+    return [call for call in ledger["calls"] if call["outcome"] in NOT_YET]
 
 
 def nothing_live_that_should_not_be(job: dict[str, Any], ledger: dict[str, Any]) -> None:
@@ -44,7 +47,8 @@ def nothing_live_that_should_not_be(job: dict[str, Any], ledger: dict[str, Any])
 
 def calls_belong_to_recorded_steps(system: RunningSystem, ledger: dict[str, Any]) -> None:
     """Every call carries the key of a forward step: its own, or of the one that it cancels."""
-    keys = {row["key"] for row in system.sql("SELECT idempotency_key AS key FROM sag_workflows_step WHERE role = 'forward'")}
+    rows = system.sql("SELECT idempotency_key AS key FROM sag_workflows_step WHERE role = 'forward'")
+    keys = {row["key"] for row in rows}
     strangers = [call for call in ledger["calls"] if call["key"] not in keys]
     assert not strangers, f"calls of no recorded step: {strangers}"
 
@@ -78,7 +82,8 @@ def attempts_are_in_order(system: RunningSystem, jobs: list[str]) -> None:
         what = f"{step['name']} of {step['job']}"
         assert step["numbers"] == list(range(1, step["attempt"] + 1)), f"{what}: attempts {step['numbers']}"
         assert None not in step["finished"], f"{what} has an attempt without an end"
-        overlapping = [pair for pair in pairwise(zip(step["started"], step["finished"], strict=True)) if pair[1][0] < pair[0][1]]
+        spans = zip(step["started"], step["finished"], strict=True)
+        overlapping = [(before, after) for before, after in pairwise(spans) if after[0] < before[1]]
         assert not overlapping, f"{what}: attempts overlap: {overlapping}"
         if not step["granted"]:
             assert step["attempt"] <= step["allowed"] + 1, f"{what}: {step['attempt']} attempts of {step['allowed']}"
@@ -103,9 +108,10 @@ def calls_are_attempts(system: RunningSystem, jobs: list[str], ledger: dict[str,
 
 def counters_agree_with_rows(system: RunningSystem, jobs: list[str]) -> None:
     """What the engine counts as it goes along is what can be counted afterwards."""
-    query = """SELECT job.id, job.open_steps, count(*) FILTER (WHERE step.state <> 'Completed') AS open
-               FROM sag_workflows_job job JOIN sag_workflows_step step ON step.job_id = job.id AND step.role = 'forward'
-               WHERE job.id = ANY(%s::uuid[]) GROUP BY job.id HAVING job.open_steps <> count(*) FILTER (WHERE step.state <> 'Completed')"""
+    query = """SELECT job.id, job.open_steps FROM sag_workflows_job job
+               WHERE job.id = ANY(%s::uuid[]) AND job.open_steps <>
+                   (SELECT count(*) FROM sag_workflows_step step
+                    WHERE step.job_id = job.id AND step.role = 'forward' AND step.state <> 'Completed')"""
     wrong = system.sql(query, jobs)
     assert not wrong, f"counters of open steps are wrong: {wrong}"
     running = "SELECT name FROM sag_workflows_step WHERE job_id = ANY(%s::uuid[]) AND state = 'Running'"

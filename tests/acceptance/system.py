@@ -45,7 +45,7 @@ class RunningSystem:
         self.home = Home(folder / "home")
         self.output = folder / "output.txt"
         self.process: subprocess.Popen[bytes] | None = None
-        if seeded:
+        if seeded and not self.home.demo_file.exists():
             self.home.create()
             write_json(self.home.demo_file, {"seeded": True})  # tests want an empty list of jobs
 

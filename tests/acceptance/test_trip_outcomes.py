@@ -102,7 +102,8 @@ def test_a_sold_out_car_undoes_the_hotel_and_then_the_flight(system: RunningSyst
         assert (booking["state"], booking["reason"]) == ("Compensated", "step_failed")
         assert trips.live(trip) == []
         cancels = [call for call in system.ledger()["calls"] if call["operation"] == "cancel"]
-        assert [(call["service"], call["outcome"]) for call in cancels] == [("hotels", "cancelled"), ("flights", "cancelled")]
+        assert [call["service"] for call in cancels] == ["hotels", "flights"]
+        assert {call["outcome"] for call in cancels} == {"cancelled"}
         assert {entry["step"] for entry in booking["receipt"]["undone"]} == {"flight", "hotel"}
         assert booking["receipt"]["not_undone"] == []
         assert booking["receipt"]["safe_to_retry_with_new_key"]
@@ -147,7 +148,8 @@ def test_an_undo_that_keeps_failing_stops_nobody_elses_and_is_done_after_a_perso
         assert (left["step"], left["reference"]) == ("flight", reference)
 
         system.fault("flights")
-        assert trips.post(f"/jobs/{trip}/steps/flight.undo/retries", {"reason": "the airline is well again"}).status_code == 202
+        asked = trips.post(f"/jobs/{trip}/steps/flight.undo/retries", {"reason": "the airline is well again"})
+        assert asked.status_code == 202
         wait_until(lambda: trips.job(trip)["state"] == "Compensated", what="the undo is done")
         assert trips.live(trip) == []
         assert trips.job(trip)["needs_person"] == []

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,7 +33,9 @@ class Trips:
         self.api = self.system.api
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             if error is None:
                 ledger_rules.check(self.system, self.ids)
@@ -52,6 +54,13 @@ class Trips:
         assert answer.status_code == 202, answer.text
         return self._took(answer)
 
+    def start_later(self, seconds: float) -> str:
+        """The same trip as a job of any workflow, to begin some seconds from now."""
+        start_at = (self.now() + timedelta(seconds=seconds)).isoformat()
+        answer = self.post("/jobs", {"workflow": "TripBooking", "input": BOOKING, "start_at": start_at})
+        assert answer.status_code == 202, answer.text
+        return self._took(answer)
+
     def book_patiently(self) -> str:
         """As a careful client: the same request under the same key until it is accepted."""
         key = str(uuid.uuid4())
@@ -66,6 +75,13 @@ class Trips:
     def book_many(self, number: int, book: Callable[[], str] | None = None) -> list[str]:
         with ThreadPoolExecutor(6) as threads:
             return list(threads.map(lambda _: (book or self.book)(), range(number)))
+
+    def book_many_while(self, number: int, harm: Callable[[], Any]) -> list[str]:
+        """Careful clients, and some harm once the first of them asks."""
+        with ThreadPoolExecutor(6) as threads:
+            booked = [threads.submit(self.book_patiently) for _ in range(number)]
+            harm()
+            return [future.result() for future in booked]
 
     def cancel(self, trip: str, *, undo: bool = True, reason: str = "plans changed") -> httpx2.Response:
         return self.post(f"/jobs/{trip}/cancellation", {"undo": undo, "reason": reason})
@@ -132,11 +148,8 @@ class Trips:
             number: int = self.system.sql(query, ids)[0]["count"]
             return number == len(ids)
 
-        wait_until(ended, timeout, what=f"{len(ids)} trips have ended: {self._unended(ids)}", every=0.1)
+        wait_until(ended, timeout, what=f"{len(ids)} trips have ended", every=0.1)
         return [self.booking(trip) for trip in ids]
-
-    def _unended(self, ids: list[str]) -> str:
-        return ids[0] if len(ids) == 1 else "see the output"
 
     def end(self, trip: str, timeout: float = 60) -> dict[str, Any]:
         """Wait until this trip has ended; its booking."""
@@ -182,7 +195,9 @@ class Trips:
         """Wait for something, skipping the waits of this trip."""
 
         def ask() -> Any:
-            self.skip_wait(trip)
-            return question()
+            answer = question()
+            if not answer:
+                self.skip_wait(trip)
+            return answer
 
         return wait_until(ask, timeout, what=f"trip {trip}", every=0.1)
