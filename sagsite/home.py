@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sagsite.errors import StartRefused
+from sagsite.processes import is_running
 
 # sun_path holds 107 bytes on Linux and 103 on macOS; the longest name we put in the folder is PostgreSQL's lock file.
 LONGEST_SOCKET_FOLDER = 103 - len("/postgres/.s.PGSQL.5432.lock")
@@ -70,6 +71,11 @@ class Home:
 
     def read_state(self) -> dict[str, Any]:
         """What the runner wrote about the running system; empty when none runs."""
+        state = self.last_state()
+        return state if is_running(state.get("runner", {})) else {}
+
+    def last_state(self) -> dict[str, Any]:
+        """The same of the last system, even if its runner was killed."""
         return read_json(self.state_file)
 
     def sockets(self) -> Path:

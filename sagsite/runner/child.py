@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from sagsite.embedded.server import EmbeddedServer, launched
+from sagsite.processes import is_running
 from sagsite.runner.terminal import Terminal
 
 FIRST_PAUSE = 0.5  # seconds before a crashed child is started again; doubles each time
@@ -140,25 +140,10 @@ def stop_all(children: list[Child], deadline: float) -> list[Child]:
     return stubborn
 
 
-def identify(pid: int) -> dict[str, Any]:
-    """A process as it can be recognised later: a number alone may be another program's by then."""
-    return {"pid": pid, "started": started(pid)}
-
-
-def started(pid: int) -> str | None:
-    """The kernel's start time of a living process; None when it is gone, a zombie, or there is no /proc."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
-
-
 def end_group(recorded: Mapping[str, Any]) -> bool:
     """End a recorded process with its group if it is still that one; says whether it was."""
-    pid = recorded.get("pid")
-    if not isinstance(pid, int) or recorded.get("started") is None or started(pid) != recorded["started"]:
+    if not is_running(recorded):
         return False
     with suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
+        os.killpg(recorded["pid"], signal.SIGKILL)
     return True

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command, get_commands
 from django.db import OperationalError, connection
@@ -20,10 +21,12 @@ def check_server_version() -> None:
     try:
         connection.ensure_connection()
     except OperationalError as error:
-        raise MissingServer(
-            f"The database does not answer ({' '.join(str(error).split())}): start `manage.py up` without roles first, "
-            "or set DATABASE_URL to a running server."
-        ) from error
+        advice = (
+            "start `manage.py up` without roles first, or set DATABASE_URL to a running server"
+            if settings.EMBEDDED_DATABASE
+            else "start the server that DATABASE_URL names, or correct the URL"
+        )
+        raise MissingServer(f"The database does not answer ({' '.join(str(error).split())}): {advice}.") from error
     if fault := version_fault(connection):
         raise WrongVersion(fault)
 

@@ -19,8 +19,9 @@ from sagsite.embedded.server import EmbeddedServer
 from sagsite.embedded.valkey import Valkey
 from sagsite.errors import BrokenData, StartRefused
 from sagsite.home import Home, write_json
+from sagsite.processes import identify
 from sagsite.runner import preparation, roles
-from sagsite.runner.child import Child, end_group, identify, stop_all
+from sagsite.runner.child import Child, end_group, stop_all
 from sagsite.runner.terminal import Terminal
 
 LOOK_EVERY = 0.1  # seconds between two looks at the children
@@ -46,6 +47,7 @@ class System:
         self.seeding: Child | None = None
         self.stopping = threading.Event()
         self.told_at = 0.0
+        self.ready = False
         self.listener: socket.socket | None = None
         self.web_port = settings.BIND_PORT
         self.simulators_port = settings.SIMULATORS_PORT
@@ -96,7 +98,8 @@ class System:
         for name in self.names:
             self.start_role(name)
         if self.whole and not self.stopping.is_set():
-            self.write_state(ready=True)
+            self.ready = True
+            self.write_state()
             for line in preparation.welcome(self.url, self.simulators_port, access, self.home):
                 self.terminal.show(line)
             self.seed_demo()
@@ -110,7 +113,7 @@ class System:
 
     def end_leftovers(self) -> None:
         """A runner that was killed may leave frozen processes behind: the lock is ours, so they have no owner."""
-        for name, recorded in self.home.read_state().get("processes", {}).items():
+        for name, recorded in self.home.last_state().get("processes", {}).items():
             if name != "postgres" and end_group(recorded):  # PostgreSQL is ended in order, by its own preparation
                 self.terminal.say(f"{name} was left over from an earlier run; it was ended")
 
@@ -213,7 +216,7 @@ class System:
         except StartRefused as error:
             child.plan_restart()
             self.terminal.say(f"{child.name} cannot be started again: {error}")
-        self.write_state(ready=True)
+        self.write_state()
 
     def close_seeding(self, child: Child) -> None:
         assert child.process is not None
@@ -228,6 +231,8 @@ class System:
     def stop(self) -> None:
         """Workers first, since they need the servers to finish; within ten seconds whatever happens."""
         begun = time.monotonic()
+        if self.listener:
+            self.listener.close()  # gunicorn has its own; new visitors are refused rather than kept waiting
         if self.children:
             self.terminal.say("stopping")
         working = [child for child in self.children if child.name != "simulators"]
@@ -238,22 +243,20 @@ class System:
         ]
         for child in stubborn:
             self.terminal.say(f"{child.name} had not finished in time and was ended")
-        if self.listener:
-            self.listener.close()
         if self.whole:
             self.home.state_file.unlink(missing_ok=True)
             shutil.rmtree(self.home.own_sockets(), ignore_errors=True)
         if self.children:
             self.terminal.say(f"stopped after {time.monotonic() - begun:.1f} s")
 
-    def write_state(self, *, ready: bool = False) -> None:
+    def write_state(self) -> None:
         """Tell other commands, tests and the next start what runs where."""
         if not self.whole:
             return
         children = [child for child in [*self.servers, *self.children] if child.pid]
         state = {
             "runner": identify(os.getpid()),
-            "ready": ready,
+            "ready": self.ready,
             "url": self.url,
             "simulators_url": f"http://127.0.0.1:{self.simulators_port}",
             "sockets": str(self.home.own_sockets()),

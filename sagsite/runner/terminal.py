@@ -22,6 +22,7 @@ class Terminal:
         self.shown = shown
         self.coloured = sys.stdout.isatty()
         self.one_at_a_time = threading.Lock()
+        self.files: dict[str, logging.Logger] = {}
 
     def say(self, sentence: str) -> None:
         """A line of the runner's own."""
@@ -40,12 +41,10 @@ class Terminal:
             print(text, flush=True)
 
     def file(self, name: str) -> logging.Logger:
-        logger = logging.getLogger(f"sagsite.child.{name}{self.suffix}")
-        if not logger.handlers:
+        if name not in self.files:
             path = self.logs / f"{name}{self.suffix}.log"
             handler = RotatingFileHandler(path, maxBytes=FILE_SIZE, backupCount=1, delay=True)
             handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-            logger.addHandler(handler)
-            logger.setLevel(logging.INFO)
-            logger.propagate = False
-        return logger
+            self.files[name] = logging.Logger(name)  # this terminal's alone, not the process-wide one of that name
+            self.files[name].addHandler(handler)
+        return self.files[name]

@@ -15,6 +15,7 @@ import httpx2
 import psycopg
 from psycopg.rows import dict_row
 
+from sagsite.embedded.server import launched
 from sagsite.home import Home, write_json
 from sagsite.settings import BASE_DIR, VARIABLES
 from tests.servers import Servers
@@ -69,7 +70,7 @@ class RunningSystem:
         """Start `manage.py up` and return at once."""
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "up", *self.arguments],
+                launched("same", [sys.executable, "manage.py", "up", *self.arguments], death_signal=signal.SIGTERM),
                 cwd=BASE_DIR,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -206,7 +207,8 @@ class RunningSystem:
 
     def pid(self, role: str) -> int:
         """The main process of a role: web, agents, supervisor, beat, simulators, postgres or valkey."""
-        return int(self.state["processes"][role]["pid"])
+        server = self.servers and {"postgres": self.servers.postgres, "valkey": self.servers.valkey}.get(role)
+        return server.pid if server else int(self.state["processes"][role]["pid"])
 
     def pool(self, role: str = "agents") -> list[int]:
         """The child processes of a role's main process."""

@@ -16,8 +16,9 @@ from sagsite.embedded import postgres
 from sagsite.embedded.postgres import Postgres, check_data
 from sagsite.embedded.server import launched
 from sagsite.errors import BrokenData, PortTaken, StartRefused, WrongVersion
-from sagsite.home import LONGEST_SOCKET_FOLDER, Home
-from sagsite.runner.child import Child, end_group, identify, stop_all
+from sagsite.home import LONGEST_SOCKET_FOLDER, Home, write_json
+from sagsite.processes import identify
+from sagsite.runner.child import Child, end_group, stop_all
 from sagsite.runner.roles import listen
 from sagsite.runner.terminal import Terminal
 from tests.servers import Server
@@ -62,6 +63,13 @@ def test_a_socket_folder_that_is_a_link_to_elsewhere_is_refused(home: Home, tmp_
             home.create_sockets()
     finally:
         home.own_sockets().unlink()
+
+
+def test_the_state_of_a_runner_that_was_killed_is_not_taken_for_a_running_system(home: Home) -> None:
+    write_json(home.state_file, {"runner": identify(os.getpid()), "sockets": "/tmp/elsewhere"})
+    assert home.sockets() == Path("/tmp/elsewhere")
+    write_json(home.state_file, {"runner": {"pid": os.getpid(), "started": "1"}, "sockets": "/tmp/elsewhere"})
+    assert home.sockets() == home.own_sockets()
 
 
 def test_the_secret_is_one_and_the_same_when_many_draw_it_at_once(tmp_path: Path) -> None:
