@@ -49,7 +49,9 @@ def test_a_token_that_would_make_no_sense_is_refused(arguments: list[str]) -> No
 def test_a_job_from_the_shell_prints_its_id_and_is_the_same_under_the_same_key(tmp_path: Path) -> None:
     file = tmp_path / "trip.json"
     file.write_text(json.dumps(TRIP))
-    first, again = (run("start_job", "TripBooking", "--input", str(file), "--key", "shell-trip").strip() for _ in range(2))
+    first, again = (
+        run("start_job", "TripBooking", "--input", str(file), "--key", "shell-trip").strip() for _ in range(2)
+    )
     assert first == again
     job = Job.objects.get(pk=first)
     assert (job.input, job.key, job.client_id) == (TRIP, "shell-trip", None)
@@ -65,7 +67,9 @@ def test_a_job_from_the_shell_prints_its_id_and_is_the_same_under_the_same_key(t
         ("TripBooking", None, "cannot be read"),
     ],
 )
-def test_a_start_that_cannot_be_is_refused_in_a_sentence(tmp_path: Path, workflow: str, content: str | None, said: str) -> None:
+def test_a_start_that_cannot_be_is_refused_in_a_sentence(
+    tmp_path: Path, workflow: str, content: str | None, said: str
+) -> None:
     file = tmp_path / "input.json"
     if content is not None:
         file.write_text(content)

@@ -37,7 +37,8 @@ class TestOneAfterTheOther:
         assert "/api/v1/docs" in response["Link"]
 
     @pytest.mark.parametrize(
-        "key", ["", " ", '""', "x" * 256, '"unclosed', '"a" b', 'a"b', '"a\\b"', "tab\there", "nul\x00", "ünicode", "\x7f"]
+        "key",
+        ["", " ", '""', "x" * 256, '"unclosed', '"a" b', 'a"b', '"a\\b"', "tab\there", "nul\x00", "ünicode", "\x7f"],
     )
     def test_a_key_that_cannot_be_kept_is_refused_sas_052(self, key: str) -> None:
         program = Program()
@@ -270,7 +271,8 @@ def test_two_operators_act_on_one_version_and_one_of_them_is_refused(engine: Eng
     with transaction.atomic():
         transitions.lock(uuid.UUID(job_id))
         both = [
-            Beside(lambda one=one: one.post(f"jobs/{job_id}/pause", {}, If_Match=seen)).until_blocked() for one in operators
+            Beside(lambda one=one: one.post(f"jobs/{job_id}/pause", {}, If_Match=seen)).until_blocked()
+            for one in operators
         ]
     assert sorted(one.result().status_code for one in both) == [202, 412]
     assert Event.objects.filter(job_id=job_id, kind="job.paused").count() == 1

@@ -81,7 +81,9 @@ def test_a_nul_in_a_filter_is_refused_sas_052(path: str) -> None:
     assert response.json()["errors"][0]["parameter"] in ("q", "workflow", "cursor")
 
 
-@pytest.mark.parametrize("path", ["jobs/%00", "jobs/{id}/steps/fl%00ght", "bookings/%FF", "jobs/{id}/steps/" + "x" * 500])
+@pytest.mark.parametrize(
+    "path", ["jobs/%00", "jobs/{id}/steps/fl%00ght", "bookings/%FF", "jobs/{id}/steps/" + "x" * 500]
+)
 def test_nonsense_in_a_path_is_an_address_that_leads_nowhere_sas_052(path: str) -> None:
     program = Program()
     assert program.get(path.format(id=program.book())).status_code == 404
@@ -98,13 +100,6 @@ def test_a_body_of_five_megabytes_is_refused_before_it_is_read_sas_054() -> None
     response = program.post("bookings", trip("traveller/name", "x" * 5_000_000), idempotency_key="k")
     assert response.status_code == 413
     assert response.json()["type"] == "/problems/body-too-large"
-    assert nothing_was_stored(program)
-
-
-def test_an_input_just_over_what_a_job_carries_is_refused_sas_054() -> None:
-    program = Program()
-    response = program.post("bookings", trip("more", "x" * 1_000_001), idempotency_key="k")
-    assert response.status_code in (413, 422)
     assert nothing_was_stored(program)
 
 
@@ -176,7 +171,9 @@ def test_a_misspelt_undo_does_not_undo() -> None:
     assert Job.objects.get(pk=job_id).stopping_at is None
 
 
-@pytest.mark.parametrize("body", [{"undo": "false"}, {"undo": 0}, {"undo": None}, {"reason": 5}, {"reason": "x" * 2001}])
+@pytest.mark.parametrize(
+    "body", [{"undo": "false"}, {"undo": 0}, {"undo": None}, {"reason": 5}, {"reason": "x" * 2001}]
+)
 def test_a_cancellation_takes_no_value_for_another(body: Any) -> None:
     program = Program()
     job_id = program.book()
@@ -184,7 +181,9 @@ def test_a_cancellation_takes_no_value_for_another(body: Any) -> None:
     assert Job.objects.get(pk=job_id).stopping_at is None
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/xml", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/xml", "application/x-www-form-urlencoded", "multipart/form-data", ""]
+)
 def test_another_media_type_is_refused(kind: str) -> None:
     program = Program()
     response = program.post("bookings", json.dumps(TRIP).encode(), idempotency_key="k", Content_Type=kind)

@@ -12,7 +12,8 @@ from workflows import Retry, Workflow, given, scheduler, step, transitions
 from workflows.models import Event, Job, Step
 
 JOB_FIELDS = (
-    "id key workflow version state reason paused created_at finished_at steps needs_person progress waiting_because links"
+    "id key workflow version state reason paused created_at finished_at steps needs_person "
+    "progress waiting_because links"
 )
 STEP_FIELDS = (
     "name index operation agent state attempt charged attempts_allowed idempotency_key complete_by deadline run_after "
@@ -24,7 +25,11 @@ class ApiSale(Workflow):
     """Two steps of the engine's pretend services: the first can be undone."""
 
     a = step(
-        "shop.a", compensation="shop.undo_a", input={"n": given["n"]}, retry=Retry(attempts=1), undo_retry=Retry(attempts=1)
+        "shop.a",
+        compensation="shop.undo_a",
+        input={"n": given["n"]},
+        retry=Retry(attempts=1),
+        undo_retry=Retry(attempts=1),
     )
     b = step("shop.b", after=[a], retry=Retry(attempts=1))
 
@@ -60,7 +65,12 @@ def test_a_booking_is_accepted_with_everything_needed_to_follow_it(program: Prog
     assert list(booking) == ["id", "state", "reason", "input", "steps", "receipt", "links"]
     assert (booking["state"], booking["reason"], booking["input"], booking["receipt"]) == ("Running", None, TRIP, None)
     assert [row["name"] for row in booking["steps"]] == ["flight", "hotel", "car"]
-    for address in (response["Location"], booking["links"]["status"], booking["links"]["events"], booking["links"]["job"]):
+    for address in (
+        response["Location"],
+        booking["links"]["status"],
+        booking["links"]["events"],
+        booking["links"]["job"],
+    ):
         assert program.get(address).status_code == 200
     assert program.post(booking["links"]["cancel"], {}).status_code == 202
 
@@ -113,7 +123,11 @@ def test_the_history_is_told_by_the_jobs_own_numbers_a_page_at_a_time(engine: En
     engine.drain()
     whole = program.get(f"jobs/{job_id}/events").json()
     assert [event["seq"] for event in whole["results"]] == list(range(1, len(whole["results"]) + 1))
-    assert whole["results"][0] == whole["results"][0] | {"kind": "job.opened", "actor": f"client:{program.user.username}", "step": None}
+    assert whole["results"][0] == whole["results"][0] | {
+        "kind": "job.opened",
+        "actor": f"client:{program.user.username}",
+        "step": None,
+    }
     assert whole["next"] is None
     walked, address = [], f"jobs/{job_id}/events?since=1&limit=2"
     while address:
@@ -165,7 +179,9 @@ def test_the_receipt_of_an_undone_booking_says_that_the_world_is_clean(engine: E
     }
 
 
-def test_an_undo_that_failed_names_exactly_what_is_still_live(engine: Engine, program: Program, operator: Program) -> None:
+def test_an_undo_that_failed_names_exactly_what_is_still_live(
+    engine: Engine, program: Program, operator: Program
+) -> None:
     job_id = sell(program)
     engine.says("shop.a", {"reference": "A-1"})
     engine.says("shop.b", Permanent("Sold out."))
@@ -176,11 +192,21 @@ def test_an_undo_that_failed_names_exactly_what_is_still_live(engine: Engine, pr
     assert answer["needs_person"] == [
         "a: A-1, made by shop.a, may still be live; its undo shop.undo_a failed: The desk is closed."
     ]
-    response = operator.post(f"jobs/{job_id}/retries", {"reason": "open again"}, If_Match=f'"{Job.objects.get(pk=job_id).seq}"')
+    response = operator.post(
+        f"jobs/{job_id}/retries", {"reason": "open again"}, If_Match=f'"{Job.objects.get(pk=job_id).seq}"'
+    )
     assert (response.status_code, response.json()["state"]) == (202, "Compensating")
     engine.drain()
     answer = job(program, job_id)
     assert (answer["state"], answer["needs_person"]) == ("Compensated", [])
+
+
+def test_an_input_larger_than_a_job_carries_is_refused_sas_054(program: Program) -> None:
+    body = {"workflow": "ApiSale", "input": {"n": "x" * 1_000_000}}
+    response = program.post("jobs", body, idempotency_key="k")
+    assert (response.status_code, response.json()["type"]) == (413, "/problems/input-too-large")
+    assert Job.objects.count() == 0
+    assert program.post("jobs", {**body, "input": {"n": "x" * 999_000}}, idempotency_key="k").status_code == 202
 
 
 # --- the verbs --------------------------------------------------------------------------------------------------------
@@ -195,7 +221,10 @@ def test_a_client_cancels_its_own_job_and_asking_twice_does_it_once(engine: Engi
         assert int(response["Retry-After"]) >= 1
     told = Event.objects.get(job_id=job_id, kind="job.stopping")
     assert (told.actor, told.reason, told.data["undo"]) == (f"client:{program.user.username}", "changed my mind", True)
-    assert job(program, job_id)["waiting_because"] == "The job is stopping and will then be undone; it waits for a, still running."
+    assert (
+        job(program, job_id)["waiting_because"]
+        == "The job is stopping and will then be undone; it waits for a, still running."
+    )
 
 
 def test_to_cancel_without_undo_needs_a_reason(program: Program) -> None:
@@ -254,7 +283,9 @@ def test_a_retry_without_if_match_is_asked_for_it(program: Program, operator: Pr
 @pytest.mark.parametrize(
     "path", ["retries", "steps/a/retries", "cancellation", "pause", "resumption", "steps/a/cancellation"]
 )
-def test_a_tag_that_is_not_the_present_one_changes_nothing(program: Program, operator: Program, path: str, tag: str) -> None:
+def test_a_tag_that_is_not_the_present_one_changes_nothing(
+    program: Program, operator: Program, path: str, tag: str
+) -> None:
     job_id = sell(program)
     response = operator.post(f"jobs/{job_id}/{path}", {}, If_Match=tag)
     assert (response.status_code, response.json()["type"]) == (412, "/problems/stale-version")

@@ -15,7 +15,9 @@ from workflows.exceptions import SagError
 pytestmark = pytest.mark.django_db
 
 
-@pytest.mark.parametrize("path", ["nowhere", "jobs/", "jobs/7", "jobs/not-a-uuid/events", "", "bookings/1/cancellation"])
+@pytest.mark.parametrize(
+    "path", ["nowhere", "jobs/", "jobs/7", "jobs/not-a-uuid/events", "", "bookings/1/cancellation"]
+)
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_an_address_that_leads_nowhere(method: str, path: str) -> None:
     response = Program().ask(method, f"/api/v1/{path}", None, {})
@@ -126,7 +128,9 @@ def test_the_page_to_try_it_runs_no_script_but_its_own_files() -> None:
     page = APIClient().get("/api/v1/docs")
     assert page.status_code == 200
     assert re.findall(r"<script[^>]*>\s*[^<\s]", page.content.decode()) == []
-    policy = dict(part.strip().split(" ", 1) for part in page["Content-Security-Policy"].split(";") if " " in part.strip())
+    policy = dict(
+        part.strip().split(" ", 1) for part in page["Content-Security-Policy"].split(";") if " " in part.strip()
+    )
     assert policy["script-src"] == "'self'"
     assert "'unsafe-inline'" in policy["style-src"]
     assert "'unsafe-inline'" not in Program().get("jobs")["Content-Security-Policy"]

@@ -25,7 +25,9 @@ def a_job(state: str = "Running", **fields: Any) -> Job:
 
 
 def an_attempt(**fields: Any) -> Attempt:
-    return Attempt(number=1, in_doubt=fields.pop("in_doubt", False), resolved_by=fields.pop("resolved_by", ""), **fields)
+    return Attempt(
+        number=1, in_doubt=fields.pop("in_doubt", False), resolved_by=fields.pop("resolved_by", ""), **fields
+    )
 
 
 def a_step(name: str = "hotel", *, seq: int = 0, attempts: list[Attempt] | None = None, **fields: Any) -> Step:
@@ -124,7 +126,9 @@ def test_a_paused_job_says_so_and_what_may_still_end() -> None:
         "The job is paused since 12:00:00 UTC and starts nothing until it is resumed."
     )
     assert "hotel may still end" in str(explanations.waiting_because(job, [still], NOW))
-    assert explanations.step_waiting_because(job, a_step(), [], NOW) == "hotel does not start, because the job is paused."
+    assert (
+        explanations.step_waiting_because(job, a_step(), [], NOW) == "hotel does not start, because the job is paused."
+    )
 
 
 def test_a_stopping_job_waits_for_what_still_runs() -> None:
@@ -244,7 +248,9 @@ def test_a_second_asking_that_failed_is_told_too() -> None:
     hotel = a_step(**FAILED, attempts=[an_attempt(in_doubt=True, resolved_by="undo", late_result={"reference": "H-7"})])
     steps = [hotel, an_undo(hotel, state="Completed"), an_undo(hotel, role="recheck", **GIVEN_UP)]
     [sentence] = explanations.needs_person(a_job("Compensated"), steps)
-    assert sentence.startswith("hotel: H-7, made by hotel.reserve, may still be live; asking hotel.cancel once more failed")
+    assert sentence.startswith(
+        "hotel: H-7, made by hotel.reserve, may still be live; asking hotel.cancel once more failed"
+    )
 
 
 def test_what_the_machine_can_still_decide_needs_nobody() -> None:
