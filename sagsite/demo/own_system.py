@@ -8,7 +8,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +21,7 @@ from sagsite.embedded.server import launched
 from sagsite.errors import StartRefused
 from sagsite.home import Home, read_json
 
-START_PATIENCE = 90.0  # seconds
+START_PATIENCE = 180.0  # seconds
 STOP_PATIENCE = 15.0
 
 Say = Callable[[str, str], None]
@@ -34,7 +33,7 @@ class OwnSystem:
     def __init__(self, say: Say) -> None:
         self.say = say
         self.home = Home(Path(tempfile.mkdtemp(prefix="sag-demo-")))
-        self.last_words: deque[str] = deque(maxlen=20)
+        self.last_line = "it said nothing."
         self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -81,13 +80,17 @@ class OwnSystem:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            errors="replace",
             start_new_session=True,
         )
-        threading.Thread(target=self._listen, args=[self.process], daemon=True).start()
+        listener = threading.Thread(target=self._listen, args=[self.process], daemon=True)
+        listener.start()
         deadline = time.monotonic() + START_PATIENCE
         while not self._is_whole():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise StartRefused("The demo's own system did not start: " + " / ".join(self.last_words))
+            if self.process.poll() is not None:
+                raise StartRefused(f"The demo's own system did not start: {self._last_line(listener)}")
+            if time.monotonic() > deadline:
+                raise StartRefused(f"The demo's own system was not ready within {START_PATIENCE:.0f} s.")
             time.sleep(0.2)
 
     def _is_whole(self) -> bool:
@@ -103,12 +106,15 @@ class OwnSystem:
         """Pass on what the runner itself says; the children's lines would bury the story."""
         assert process.stdout is not None
         for line in process.stdout:
-            name, bar, text = line.rstrip().partition(" | ")
-            if not bar:
-                continue
-            self.last_words.append(text)
-            if name.strip() == "sag":
+            name, _, text = line.rstrip().partition(" | ")
+            self.last_line = text or name or self.last_line
+            if text and name.strip() == "sag":
                 self.say("runner", text)
+
+    def _last_line(self, listener: threading.Thread) -> str:
+        """What it said last, which is why it refused."""
+        listener.join(2)
+        return self.last_line
 
     def _stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
