@@ -33,6 +33,7 @@ _LIVE_JOBS_A_SWEEP = 500
 _TIME_A_SWEEP = 10.0
 _KEEP_SWEEPS = timedelta(hours=24)
 _SKIPS_TO_REPORT = 3
+_GRACES_RUNNING = 3
 
 
 class Memory:
@@ -64,13 +65,17 @@ def sweep(memory: Memory = _memory) -> Sweep:
 def _grace(begun: datetime) -> datetime | None:
     """After a gap nothing expires for the length of one lease: everything looks overdue then, and almost nothing is.
 
-    A grace is not prolonged by further gaps, or a supervisor that is always slow would never expire anything.
+    A grace is not prolonged by further gaps, nor one begun after another without end, or a supervisor that is always
+    slow would never expire anything.
     """
     last = Sweep.objects.order_by("-finished_at").first()
     lease = timedelta(seconds=conf.lease)
     if last is None or last.finished_at is None:
         return begun + lease
     had_grace_lately = last.grace_until is not None and begun < last.grace_until + lease
+    newest = list(Sweep.objects.order_by("-finished_at").values_list("grace_until", flat=True)[:_GRACES_RUNNING])
+    if len(set(newest) - {None}) == _GRACES_RUNNING:
+        return last.grace_until
     gap = begun - last.finished_at > 2 * timedelta(seconds=conf.sweep)
     if gap and (not had_grace_lately or begun - last.finished_at > lease):
         return begun + lease
@@ -213,16 +218,27 @@ def _move_stranded(row: Sweep, memory: Memory) -> int:
 def ring_due() -> int:
     """Ring for ready steps that nobody was rung for, or whose ring is old. How many were rung for.
 
-    At most `rings_per_queue` for a queue, and none while it holds more: without workers the broker must not fill.
+    At most `rings_per_queue` at a time, and none for a queue that holds as many: without workers the broker must not
+    fill. Then those behind the steps of that queue are looked at, or it would keep all others from being rung for.
     """
-    due = list(Step.objects.to_ring().only("pk", "queue", "rings")[: conf.rings_per_queue])
+    full: set[str] = set()
     room: dict[str, int] = {}
-    rung = []
-    for step in due:
-        if step.queue not in room:
-            room[step.queue] = conf.rings_per_queue - broker.depth(step.queue)
-        if room[step.queue] > 0 and broker.ring(step.queue, step.pk):
-            room[step.queue] -= 1
-            rung.append(step)
-    transitions.note_rings(rung)
-    return len(rung)
+    count = 0
+    while True:
+        due = list(Step.objects.to_ring().exclude(queue__in=full).only("pk", "queue", "rings")[: conf.rings_per_queue])
+        rung = [step for step in due if _ring_if_room(step, room, full)]
+        transitions.note_rings(rung)
+        count += len(rung)
+        if len(rung) == len(due):
+            return count
+
+
+def _ring_if_room(step: Step, room: dict[str, int], full: set[str]) -> bool:
+    """Whether it was rung for; if not, its queue is full from now on."""
+    if step.queue not in room:
+        room[step.queue] = conf.rings_per_queue - broker.depth(step.queue)
+    if step.queue in full or room[step.queue] <= 0 or not broker.ring(step.queue, step.pk):
+        full.add(step.queue)
+        return False
+    room[step.queue] -= 1
+    return True

@@ -116,7 +116,7 @@ def recheck_row(
 ) -> Step:
     """The second asking, due at the quiet time."""
     row = _undo_row(job, original, planned, agents, seq, waiting_for=0, role=Role.RECHECK)
-    due = quiet_time(original, evidence, agents.get(row.agent))
+    due = quiet_time(original, evidence, agents.get(original.agent))
     if due is not None:
         row.run_after = row.ring_after = due
     return row
@@ -125,9 +125,14 @@ def recheck_row(
 def holds_the_close(row: Step, agents: Mapping[str, Agent]) -> bool:
     """Whether a job may not leave Compensating before this row has ended."""
     if row.role == Role.RECHECK:
-        agent = agents.get(row.agent)
-        return agent is None or not agent.closes_keys
+        return not closes_keys(row.undoes, agents)
     return row.role == Role.UNDO
+
+
+def closes_keys(original: Step | None, agents: Mapping[str, Agent]) -> bool:
+    """Whether the service that was called refuses a cancelled key: its promise, not that of another one that undoes."""
+    agent = agents.get(original.agent) if original else None
+    return agent is not None and agent.closes_keys
 
 
 def _undo_row(

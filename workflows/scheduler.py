@@ -193,7 +193,8 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
 
 def _resolve_doubts_by_success(job: Job, step: Step, by_probe: bool) -> None:
     """What resolves doubt: the probe's "done", an answer under the same key where the agent honours keys, the undo."""
-    agent = Agent.objects.filter(name=step.agent).first()
+    agents = announced_agents()
+    agent = agents.get(step.agent)
     if step.role == Role.FORWARD:
         if by_probe:
             transitions.resolve_doubts(job, step, Attempt.Resolution.PROBE)
@@ -203,7 +204,7 @@ def _resolve_doubts_by_success(job: Job, step: Step, by_probe: bool) -> None:
     original = step.undoes
     if original is None:
         raise AssertionError(f"step {step.name} undoes nothing")
-    answer_is_final = step.role == Role.RECHECK or (agent is not None and agent.closes_keys)
+    answer_is_final = step.role == Role.RECHECK or compensation.closes_keys(original, agents)
     if answer_is_final or not original.attempts.filter(in_doubt=True).exists():
         transitions.resolve_doubts(job, original, Attempt.Resolution.UNDO)
     if agent is not None and agent.honours_keys:

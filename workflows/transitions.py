@@ -35,6 +35,7 @@ from workflows.states import (
     Outcome,
     Reason,
     Remedy,
+    Role,
     StepState,
 )
 
@@ -305,7 +306,7 @@ def retry(
         ring_after=due,
         rings=0,
         probe_only=probe_only,
-        held=False,
+        held=job.paused_at is not None,
         finished_at=None,
         remedy="",
         remedy_reason="",
@@ -419,7 +420,8 @@ def add_recheck(job: Job, row: Step, *, reason: str) -> None:
 
 
 def close(job: Job, state: JobState, *, detail: str = "") -> None:
-    """To a terminal state."""
+    """To a terminal state. A pause ends with it: what may still be asked for in it is not held back."""
+    Step.objects.filter(job=job, state=StepState.NOT_STARTED, role=Role.RECHECK, held=True).update(held=False)
     _move_job(
         job,
         state,
@@ -428,6 +430,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
         why=detail,
         stopping_at=None,
         stopping_undo=None,
+        paused_at=None,
         finished_at=SagNow(),
     )
 
@@ -486,14 +489,20 @@ def announce(agent: Agent) -> None:
 # --- doorbells -------------------------------------------------------------------------------------------------------
 
 
+@in_transaction
 def note_rings(steps: Iterable[Step]) -> None:
-    """After a ring the next is due later and later: a queue without workers must not fill with doorbells."""
+    """After a ring the next is due later and later: a queue without workers must not fill with doorbells.
+
+    These are rows of many jobs, without their locks: one that is locked is passed over, and rung for again.
+    """
     by_rings: dict[int, list[int]] = {}
     for step in steps:
         by_rings.setdefault(step.rings, []).append(step.pk)
     for rings, ids in by_rings.items():
         wait = timedelta(seconds=min(conf.ring_old * 2**rings, conf.ring_cap))
-        Step.objects.filter(pk__in=ids, state=StepState.NOT_STARTED, rings=rings).update(
+        noted = Step.objects.filter(pk__in=ids, state=StepState.NOT_STARTED, rings=rings)
+        free = noted.select_for_update(skip_locked=True, no_key=True)
+        Step.objects.filter(pk__in=free.values("pk")).update(
             ring_after=SagNow() + wait, rings=rings + 1
         )
 

@@ -20,8 +20,8 @@ from supervisor.models import Sweep
 from tests.waiting import wait_until
 from workflows import Workflow, broker, scheduler, transitions
 from workflows.clock import now
-from workflows.models import ClockOffset, Event, Job, Step
 from workflows.models import Agent as AnnouncedAgent
+from workflows.models import ClockOffset, Event, Job, Step
 from workflows.plans.plan import Plan
 from workflows.transitions import Claimed, Settled
 

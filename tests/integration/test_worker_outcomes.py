@@ -11,7 +11,7 @@ from agents import heartbeat, worker
 from agents.heartbeat import Heart, Held
 from tests.integration.engine import Beside, Engine, backend, check_books, history, locked, named, state_of, states
 from tests.waiting import wait_until
-from workflows import Retry, Workflow, scheduler, step, transitions
+from workflows import Retry, Workflow, step, transitions
 from workflows.models import Attempt, Step
 
 

@@ -43,6 +43,7 @@ moved AS (
     SET open_steps = job.open_steps - 1,
         seq = locked.seq + 1 + (SELECT count(*) FROM handed) + (CASE WHEN job.open_steps = 1 THEN 1 ELSE 0 END),
         state = CASE WHEN job.open_steps = 1 THEN 'Completed' ELSE job.state END,
+        paused_at = CASE WHEN job.open_steps = 1 THEN NULL ELSE job.paused_at END,
         finished_at = CASE WHEN job.open_steps = 1 THEN clock.now END
     FROM locked, done, clock
     WHERE job.id = locked.id

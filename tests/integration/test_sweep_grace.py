@@ -1,0 +1,96 @@
+"""After an outage everything looks overdue and almost nothing is: for the length of one lease nothing expires."""
+
+from supervisor import sweep as supervision
+from supervisor.models import Sweep
+from tests.integration.engine import Engine, named, states
+from workflows import Workflow, step, transitions
+
+
+class Graced(Workflow):
+    a = step("shop.a")
+
+
+def _sweep_every(engine: Engine, seconds: float, until: float) -> list[int]:
+    """How many steps expired in each of the sweeps at this interval."""
+    expired = []
+    for _ in range(int(until / seconds)):
+        engine.ahead(seconds)
+        expired.append(supervision.sweep(engine.memory).expired)
+    return expired
+
+
+def test_a_sweep_after_a_gap_expires_nothing_for_one_lease_and_then_does(engine: Engine) -> None:
+    job = Graced.start()
+    supervision.sweep(engine.memory)
+    _sweep_every(engine, 2, 12)
+    engine.claim(named(job, "a"))
+    engine.ahead(300)
+    assert supervision.sweep(engine.memory).expired == 0
+    assert _sweep_every(engine, 2, 8) == [0, 0, 0, 0]
+    assert sum(_sweep_every(engine, 2, 4)) == 1
+    assert states(job)["a"] == "NotStarted"
+
+
+def test_a_worker_that_beats_again_within_the_grace_keeps_its_step(engine: Engine) -> None:
+    job = Graced.start()
+    supervision.sweep(engine.memory)
+    _sweep_every(engine, 2, 12)
+    claimed = engine.claim(named(job, "a"))
+    engine.ahead(15)
+    supervision.sweep(engine.memory)
+    assert transitions.heartbeat({claimed.token: claimed.step_id}) == {claimed.token}
+    assert sum(_sweep_every(engine, 2, 8)) == 0
+    assert engine.settle(claimed).job_state == "Completed"
+
+
+def test_the_first_sweep_of_all_gives_the_grace_too(engine: Engine) -> None:
+    job = Graced.start()
+    engine.claim(named(job, "a"))
+    engine.ahead(60)
+    first = supervision.sweep(engine.memory)
+    assert (first.expired, (first.grace_until - first.started_at).total_seconds()) == (0, 10)
+
+
+def test_without_a_gap_there_is_no_grace(engine: Engine) -> None:
+    job = Graced.start()
+    supervision.sweep(engine.memory)
+    _sweep_every(engine, 2, 12)
+    engine.claim(named(job, "a"))
+    assert sum(_sweep_every(engine, 2, 12)) == 1
+
+
+def test_sweeps_that_are_always_late_still_expire_what_is_overdue(engine: Engine) -> None:
+    """A grace is not prolonged for ever."""
+    job = Graced.start()
+    supervision.sweep(engine.memory)
+    engine.claim(named(job, "a"))
+    assert sum(_sweep_every(engine, 5, 60)) >= 1
+
+
+def test_sweeps_that_are_always_later_than_a_lease_still_expire_what_is_overdue(engine: Engine) -> None:
+    """A supervisor that is started every quarter of a minute, by a cron of its own, or crashes as often."""
+    job = Graced.start()
+    supervision.sweep(engine.memory)
+    engine.claim(named(job, "a"))
+    assert sum(_sweep_every(engine, 15, 120)) >= 1
+
+
+def test_failed_steps_get_their_remedy_in_the_grace_as_well(engine: Engine) -> None:
+    from agents import Transient, worker
+
+    engine.says("shop.a", Transient("busy"))
+    Graced.start()
+    _, _, arguments = engine.rings.popleft()
+    worker.work(*arguments)
+    engine.ahead(300)
+    row = supervision.sweep(engine.memory)
+    assert row.grace_until > row.started_at
+    assert row.remedied == 1
+
+
+def test_old_sweeps_are_forgotten_and_the_newest_is_not(engine: Engine) -> None:
+    supervision.sweep(engine.memory)
+    engine.ahead(25 * 3600)
+    supervision.sweep(engine.memory)
+    supervision.sweep(engine.memory)
+    assert Sweep.objects.count() == 2
