@@ -7,12 +7,11 @@ in the store and rung for by the supervisor.
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from celery import current_app
 from django.db import transaction
-from kombu.exceptions import OperationalError
 
 from workflows.conf import conf
 
@@ -61,7 +60,7 @@ _bell = _Bell()
 
 
 def depth(queue: str) -> int:
-    """How many messages a queue holds. Raises kombu's OperationalError when the broker does not answer."""
+    """How many messages a queue holds. Raises what the transport raises when the broker does not answer."""
     with current_app.connection_for_write() as connection, connection.channel() as channel:
         try:
             return int(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]
@@ -72,7 +71,7 @@ def depth(queue: str) -> int:
 def ring_on_commit(steps: Iterable[tuple[int, str]]) -> None:
     """Ring for [step id, queue] once the transaction that is open, if any, has committed."""
     for step_id, queue in steps:
-        transaction.on_commit(partial(ring, queue, step_id), robust=True)
+        _on_commit(partial(ring, queue, step_id))
 
 
 def ring(queue: str, step_id: int | None = None) -> bool:
@@ -82,7 +81,14 @@ def ring(queue: str, step_id: int | None = None) -> bool:
 
 def ring_supervisor_on_commit(step_id: int) -> None:
     """A step failed: have its remedy chosen at once instead of at the next sweep."""
-    transaction.on_commit(partial(_send, DECIDE, SUPERVISOR_QUEUE, [step_id]), robust=True)
+    _on_commit(partial(_send, DECIDE, SUPERVISOR_QUEUE, [step_id]))
+
+
+def _on_commit(ring_now: Callable[[], object]) -> None:
+    def rung() -> None:  # a function of its own, since Django asks what failed for its __qualname__
+        ring_now()
+
+    transaction.on_commit(rung, robust=True)
 
 
 def _send(task: str, queue: str, arguments: list[object]) -> bool:
@@ -90,7 +96,7 @@ def _send(task: str, queue: str, arguments: list[object]) -> bool:
         if not _bell.may_ring(queue):
             return False
         current_app.send_task(task, args=arguments, queue=queue, retry=False, ignore_result=True)
-    except (OperationalError, OSError) as error:
+    except Exception as error:  # transports raise errors of their own; none may reach a caller who has committed
         _bell.failed()
         logger.warning("no ring for queue %s, the supervisor will see to it: %s", queue, error)
         return False
