@@ -154,7 +154,9 @@ def database() -> dict[str, Any]:
     options["options"] = " ".join(filter(None, [session, options.get("options", "")]))
     found["OPTIONS"] = options
     if ROLE == "web":
-        options["pool"] = {"min_size": 2, "max_size": WEB_CONNECTIONS, "timeout": 5}
+        # The pool waits longer after each failed attempt, as long as the database is away. A short patience makes the
+        # next request begin anew, so that the site is back a moment after its database.
+        options["pool"] = {"min_size": 2, "max_size": WEB_CONNECTIONS, "timeout": 5, "reconnect_timeout": 2}
         return {**found, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
     return {**found, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
 
