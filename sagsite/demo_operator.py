@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission, User
-from django.db import transaction
 from knox import crypto
 from knox.models import get_token_model
 
@@ -28,18 +27,20 @@ class DemoAccess:
 
 
 def ensure(home: Home) -> DemoAccess:
-    """The login and token of demo.json if this database still knows them, else new ones, written there."""
+    """The login and token of demo.json if this database still knows them, else new ones, written there.
+
+    Not in one transaction: hashing a password takes seconds on a busy machine, and every part can be repeated.
+    """
     kept = read_json(home.demo_file)
-    with transaction.atomic():
-        user = operator()
-        password = kept.get("password", "")
-        token = kept.get("token", "")
-        if not user.check_password(password):
-            password = secrets.token_urlsafe(12)
-            user.set_password(password)
-            user.save(update_fields=["password"])
-        if not token_is_known(token):
-            token = new_token(user)
+    user = operator()
+    password = kept.get("password", "")
+    token = kept.get("token", "")
+    if not user.check_password(password):
+        password = secrets.token_urlsafe(12)
+        user.set_password(password)
+        user.save(update_fields=["password"])
+    if not token_is_known(token):
+        token = new_token(user)
     write_json(home.demo_file, {**kept, "username": USERNAME, "password": password, "token": token})
     return DemoAccess(user, password, token)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from celery import Celery
+from kombu import Connection
 
 from tests.acceptance.system import ROLES, RunningSystem, descendants, is_alive, send
 from tests.waiting import wait_until
@@ -241,6 +242,7 @@ def test_workers_hear_again_after_the_broker_was_away(system: RunningSystem, que
     system.servers.valkey.kill()
     wait_until(lambda: f"{queue} " in system.said[already_said:], 20, what="the worker notices")
     system.servers.valkey.start()
-    with Celery(broker=system.servers.valkey_server.url) as publisher:
-        publisher.send_task(f"unknown.to.{queue}", queue=queue)
+    # Celery prefers CELERY_BROKER_URL of the environment, the test run's own, to what an application is given.
+    with Connection(system.servers.valkey_server.url) as connection, Celery(set_as_current=False) as publisher:
+        publisher.send_task(f"unknown.to.{queue}", queue=queue, connection=connection)
     wait_until(lambda: f"unknown.to.{queue}" in system.said, 15, what="the message is consumed")
