@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from tests.api import TRIP, Program, newcomer
 from tests.integration.engine import Beside, Engine
-from workflows import transitions
+from workflows import scheduler, transitions
 from workflows.api import idempotency
 from workflows.catalog.trip import TripBooking
-from workflows.models import Event, IdempotencyRecord, Job
+from workflows.models import Event, IdempotencyRecord, Job, Step
+from workflows.transitions import Failure
 
 
 def other_trip() -> dict[str, Any]:
@@ -264,16 +265,29 @@ def test_a_start_that_meets_the_same_job_key_uncommitted_is_told_to_come_back(en
     assert Job.objects.count() == 1
 
 
-def test_two_operators_act_on_one_version_and_one_of_them_is_refused(engine: Engine) -> None:
+@pytest.mark.parametrize(
+    ("noun", "verb", "told"),
+    [
+        ("", "pause", "job.paused"),
+        ("", "cancellation", "job.stopping"),
+        ("/steps/flight", "cancellation", "step.cancelled"),
+        ("/steps/flight", "retries", "step.retried"),
+    ],
+)
+def test_two_operators_act_on_one_version_and_one_of_them_is_refused(
+    engine: Engine, noun: str, verb: str, told: str
+) -> None:
     job_id = newcomer().book()
+    claimed = engine.claim(Step.objects.get(job_id=job_id, name="flight"))
+    if verb == "retries":
+        scheduler.fail(claimed, Failure(kind="transient", code="busy", message="Busy."), sent=None)
     operators = [newcomer("jobs:operate") for _ in range(2)]
-    seen = operators[0].get(f"jobs/{job_id}")["ETag"]
+    seen = operators[0].get(f"jobs/{job_id}{noun}")["ETag"]
     with transaction.atomic():
         transitions.lock(uuid.UUID(job_id))
         both = [
-            Beside(lambda one=one: one.post(f"jobs/{job_id}/pause", {}, If_Match=seen)).until_blocked()
+            Beside(lambda one=one: one.post(f"jobs/{job_id}{noun}/{verb}", {}, If_Match=seen)).until_blocked()
             for one in operators
         ]
     assert sorted(one.result().status_code for one in both) == [202, 412]
-    assert Event.objects.filter(job_id=job_id, kind="job.paused").count() == 1
-    assert connection.in_atomic_block is False
+    assert Event.objects.filter(job_id=job_id, kind=told).count() == 1
