@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from sagsite.embedded.postgres import database_url
 from sagsite.embedded.valkey import broker_url
 from sagsite.home import Home
+from workflows.conf import Defaults
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -163,6 +164,11 @@ def database() -> dict[str, Any]:
 
 DATABASES = {"default": database()}
 
+# --- the engine ---------------------------------------------------------------------------------------------------
+
+SAG = env.json("SAG_SETTINGS", default={})  # overrides of the table of defaults in workflows/conf.py
+SAG_AGENTS = SAG.pop("agents", {})  # overrides of what agents declare, for example {"hotel": {"lands_within": 60}}
+
 # --- Celery: doorbells only ---------------------------------------------------------------------------------------
 
 if EMBEDDED_BROKER:
@@ -202,7 +208,7 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = True
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_DB_REUSE_MAX = 1_000_000  # else Celery closes the database connection before and after every task
 
-SWEEP_INTERVAL = 2.0  # seconds
+SWEEP_INTERVAL = float(SAG.get("sweep", Defaults.sweep))  # seconds
 RING_INTERVAL = 1.0
 CELERY_BEAT_SCHEDULE = {
     "sweep": {
@@ -284,10 +290,8 @@ SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = BEHIND_TLS
 
-# --- the engine ---------------------------------------------------------------------------------------------------
+# --- the simulators -----------------------------------------------------------------------------------------------
 
-SAG = env.json("SAG_SETTINGS", default={})  # overrides of the table of defaults in workflows/conf.py
-SAG_AGENTS = SAG.pop("agents", {})  # overrides of what agents declare, for example {"hotel": {"lands_within": 60}}
 SIMULATORS_PORT = env.int("SIMULATORS_PORT", default=8100)
 SIMULATORS_URL = f"http://127.0.0.1:{SIMULATORS_PORT}"
 
