@@ -30,18 +30,12 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.SmallIntegerField(
-                        default=1, primary_key=True, serialize=False
-                    ),
+                    models.SmallIntegerField(default=1, primary_key=True, serialize=False),
                 ),
                 ("ahead", models.DurationField(default=datetime.timedelta(0))),
             ],
             options={
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("id", 1)), name="clock_has_one_row"
-                    )
-                ],
+                "constraints": [models.CheckConstraint(condition=models.Q(("id", 1)), name="clock_has_one_row")],
             },
         ),
         migrations.RunSQL(sql=CLOCK, reverse_sql="DROP FUNCTION sag_now()"),
@@ -55,9 +49,7 @@ class Migration(migrations.Migration):
                 ("queue", models.CharField(max_length=60)),
                 (
                     "operations",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=100), size=None
-                    ),
+                    django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=100), size=None),
                 ),
                 ("honours_keys", models.BooleanField(db_default=False)),
                 ("closes_keys", models.BooleanField(db_default=False)),
@@ -260,9 +252,7 @@ class Migration(migrations.Migration):
                 ("waiting_for", models.PositiveSmallIntegerField(db_default=0)),
                 (
                     "releases",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.PositiveSmallIntegerField(), size=None
-                    ),
+                    django.contrib.postgres.fields.ArrayField(base_field=models.PositiveSmallIntegerField(), size=None),
                 ),
                 ("released_at", models.DateTimeField(null=True)),
                 ("held", models.BooleanField(db_default=False)),
@@ -489,6 +479,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
+            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key"], name="job_with_key"),
+        ),
+        migrations.AddIndex(
+            model_name="job",
             index=models.Index(
                 condition=models.Q(("state__in", ("Running", "Compensating"))),
                 fields=["id"],
@@ -501,15 +495,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="job",
-            index=models.Index(
-                fields=["state", "-created_at", "-id"], name="job_newest_in_state"
-            ),
+            index=models.Index(fields=["state", "-created_at", "-id"], name="job_newest_in_state"),
         ),
         migrations.AddIndex(
             model_name="job",
-            index=models.Index(
-                fields=["client", "-created_at", "-id"], name="job_newest_of_client"
-            ),
+            index=models.Index(fields=["client", "-created_at", "-id"], name="job_newest_of_client"),
         ),
         migrations.AddConstraint(
             model_name="job",
@@ -559,9 +549,7 @@ class Migration(migrations.Migration):
             model_name="job",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(
-                        ("stopping_at__isnull", True), ("stopping_undo__isnull", True)
-                    ),
+                    models.Q(("stopping_at__isnull", True), ("stopping_undo__isnull", True)),
                     models.Q(
                         ("state", "Running"),
                         ("stopping_at__isnull", False),
@@ -592,16 +580,12 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="event",
-            constraint=models.UniqueConstraint(
-                fields=("job", "seq"), name="event_number_once_per_job"
-            ),
+            constraint=models.UniqueConstraint(fields=("job", "seq"), name="event_number_once_per_job"),
         ),
         migrations.AddIndex(
             model_name="step",
             index=models.Index(
-                condition=models.Q(
-                    ("held", False), ("state", "NotStarted"), ("waiting_for", 0)
-                ),
+                condition=models.Q(("held", False), ("state", "NotStarted"), ("waiting_for", 0)),
                 fields=["queue", "run_after", "id"],
                 name="step_ready",
             ),
@@ -609,9 +593,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="step",
             index=models.Index(
-                condition=models.Q(
-                    ("held", False), ("state", "NotStarted"), ("waiting_for", 0)
-                ),
+                condition=models.Q(("held", False), ("state", "NotStarted"), ("waiting_for", 0)),
                 fields=["ring_after", "id"],
                 name="step_to_ring",
             ),
@@ -642,9 +624,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="step",
-            constraint=models.UniqueConstraint(
-                fields=("job", "name"), name="step_name_once_per_job"
-            ),
+            constraint=models.UniqueConstraint(fields=("job", "name"), name="step_name_once_per_job"),
         ),
         migrations.AddConstraint(
             model_name="step",
@@ -712,12 +692,8 @@ class Migration(migrations.Migration):
             model_name="step",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(
-                        ("state", "Failed"), models.Q(("error_kind", ""), _negated=True)
-                    ),
-                    models.Q(
-                        models.Q(("state", "Failed"), _negated=True), ("remedy", "")
-                    ),
+                    models.Q(("state", "Failed"), models.Q(("error_kind", ""), _negated=True)),
+                    models.Q(models.Q(("state", "Failed"), _negated=True), ("remedy", "")),
                     _connector="OR",
                 ),
                 name="step_error_when_failed",
@@ -747,9 +723,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="attempt",
-            constraint=models.UniqueConstraint(
-                fields=("step", "number"), name="attempt_number_once_per_step"
-            ),
+            constraint=models.UniqueConstraint(fields=("step", "number"), name="attempt_number_once_per_step"),
         ),
         migrations.AddConstraint(
             model_name="attempt",

@@ -74,6 +74,8 @@ class Job(models.Model):
         indexes = [
             # Which live jobs has nobody moved? (walked by id, a slice a sweep)
             models.Index(fields=["id"], condition=Q(state__in=LIVE_JOB_STATES), name="job_live"),
+            # Which jobs have this business key? (of any client, for operators)
+            models.Index(fields=["key"], condition=Q(key__isnull=False), name="job_with_key"),
             # The newest jobs, of all, in one state, of one client.
             models.Index(fields=["-created_at", "-id"], name="job_newest"),
             models.Index(fields=["state", "-created_at", "-id"], name="job_newest_in_state"),
