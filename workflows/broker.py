@@ -61,8 +61,10 @@ _bell = _Bell()
 
 def depth(queue: str) -> int:
     """How many messages a queue holds. Raises what the transport raises when the broker does not answer."""
-    with current_app.connection_for_write() as connection, connection.channel() as channel:
+    with current_app.connection_for_write() as connection:
         try:
+            # The default channel is opened under our own limits; any other would be tried for twice, with a wait between.
+            channel = connection.default_channel
             return int(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]
         except connection.channel_errors:
             return 0

@@ -76,7 +76,8 @@ def _job_of_key(plan: Plan, input: Any, key: str | None, client_id: int | None) 
     job = Job.objects.filter(client_id=client_id, workflow=plan.workflow, key=key).first()
     if job is None:
         raise KeyInUse(f"The job of {plan.workflow} under the key {key!r} was just removed; start again.")
-    if job.input != input:
+    # Compared where it is stored: Python takes true for 1, and reads a large number back as another.
+    if not Job.objects.filter(pk=job.pk, input=input).exists():
         raise KeyConflict(f"The key {key!r} already started job {job.pk} of {plan.workflow} with another input.")
     return job
 

@@ -4,6 +4,7 @@ Every other word that people use for a job or a step (ready, overdue, exhausted,
 question asked of rows, never a stored state: see `querysets.py`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.db.models import TextChoices
@@ -68,6 +69,7 @@ class Remedy(TextChoices):
     WAIT = "wait"
 
 
+ENDED_STEP_STATES = (StepState.COMPLETED, StepState.FAILED, StepState.SKIPPED)
 TERMINAL_JOB_STATES = (JobState.COMPLETED, JobState.COMPENSATED, JobState.FAILED)
 LIVE_JOB_STATES = (JobState.RUNNING, JobState.COMPENSATING)
 
@@ -168,3 +170,17 @@ JOB_EDGES = (
 
 STEP_MOVES = frozenset((edge.source, edge.target) for edge in STEP_EDGES)
 JOB_MOVES = frozenset((edge.source, edge.target) for edge in JOB_EDGES)
+
+
+def drawing(edges: tuple[Edge, ...], ends: Iterable[str]) -> str:
+    """The edges as a Mermaid state diagram, for the documents. All begins where the first edge does."""
+    lines = [f"    [*] --> {edges[0].source}"]
+    lines += [f"    {edge.source} --> {edge.target}: {edge.verb}" for edge in edges]
+    lines += [f"    {state} --> [*]" for state in ends]
+    return "\n".join(["stateDiagram-v2", *lines])
+
+
+def table(edges: tuple[Edge, ...]) -> str:
+    """The edges as a Markdown table: who asks for each, and what has to be true."""
+    rows = [f"| {edge.source} → {edge.target} | {edge.verb} | {edge.who} | {edge.guard} |" for edge in edges]
+    return "\n".join(["| from → to | verb | who | guard and effect |", "|---|---|---|---|", *rows])

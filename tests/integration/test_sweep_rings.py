@@ -1,6 +1,7 @@
 """Doorbells: every ready step is rung for again until somebody comes, and a queue without workers does not fill."""
 
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 from celery import current_app
@@ -43,7 +44,7 @@ def test_rings_of_a_step_that_nobody_takes_become_rarer(engine: Engine) -> None:
         engine.ahead(2)
         if supervision.ring_due():
             rung_after.append(second)
-    gaps = [later - earlier for earlier, later in zip(rung_after, rung_after[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(rung_after)]
     assert gaps == sorted(gaps)
     assert 4 <= gaps[0] <= 8
     assert 59 <= gaps[-1] <= 62

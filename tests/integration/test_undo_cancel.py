@@ -65,7 +65,7 @@ def test_a_cancelled_job_waits_for_all_its_running_branches_and_starts_nothing(e
 
 def test_a_cancelled_job_whose_worker_died_ends_when_the_lease_does(engine: Engine) -> None:
     """SAS-069"""
-    job, b, c = _both_branches_running(engine)
+    job, b, _ = _both_branches_running(engine)
     _cancel(job)
     engine.settle(b)
     engine.ahead(11)
