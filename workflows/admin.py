@@ -62,7 +62,7 @@ class AttemptInline(ReadOnly, TabularInline):
 
 @admin.register(Job)
 class JobAdmin(ReadOnlyAdmin):
-    list_display = ("id", "key", "workflow", "version", "state", "reason", "created_at", "finished_at")
+    list_display = ("id", "key", "workflow", "state", "reason", "created_at")
     list_filter = ("state", "reason")
     search_fields = ("=id", "=key")
     search_help_text = "The exact id or key"

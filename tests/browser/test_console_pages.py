@@ -72,7 +72,7 @@ def test_on_a_phone_the_dialog_fits_and_its_buttons_can_be_reached(operator_page
 
 def test_light_and_dark_follow_the_readers_system(browser: Browser, site: str, enter: Callable[..., None]) -> None:
     papers = {}
-    schemes: tuple[Literal["light"], Literal["dark"]] = ("light", "dark")
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
     for number, scheme in enumerate(schemes):
         context = browser.new_context(color_scheme=scheme)
         enter(context, f"reader{number}", operator=False)
