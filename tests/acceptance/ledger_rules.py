@@ -17,15 +17,25 @@ def check(system: RunningSystem, jobs: list[str]) -> None:
     """All rules over these jobs, once no call is on its way any more."""
     wait_until(lambda: not on_its_way(system.ledger()), 40, what="no call is on its way")
     ledger = system.ledger()
-    with system.api as api:
-        documents = [api.get(f"/jobs/{job}").raise_for_status().json() for job in jobs]
     calls_belong_to_recorded_steps(system, ledger)
-    for document in documents:
+    for document in documents_of(system, jobs):
         nothing_live_that_should_not_be(document, ledger)
     every_job_ended_once(system, jobs)
     attempts_are_in_order(system, jobs)
     calls_are_attempts(system, jobs, ledger)
     counters_agree_with_rows(system, jobs)
+
+
+def documents_of(system: RunningSystem, jobs: list[str]) -> list[dict[str, Any]]:
+    """The jobs as the API shows them, out of its pages."""
+    found: list[dict[str, Any]] = []
+    with system.api as api:
+        page = {"next": "/api/v1/jobs?limit=200"}
+        while page["next"] and len(found) < len(set(jobs)):
+            page = api.get(system.base_url + page["next"]).raise_for_status().json()
+            found += [job for job in page["results"] if job["id"] in jobs]
+    assert {job["id"] for job in found} == set(jobs)
+    return found
 
 
 def on_its_way(ledger: dict[str, Any]) -> list[dict[str, Any]]:

@@ -100,6 +100,20 @@ def test_a_trip_cancelled_during_the_back_off_after_a_lost_answer_leaves_nothing
         assert trips.live(trip) == []
 
 
+def test_a_step_stopped_by_a_person_while_its_call_is_on_its_way_is_undone_too(system: RunningSystem) -> None:
+    """The undo overtakes the call, and closes the key before it lands."""
+    system.fault("cars", latency_ms=3000, times=1, operations=["reserve"])
+    with Trips(system) as trips:
+        trip = trips.book()
+        trips.wait_for_call(trip, "cars", "reserve")
+        assert trips.post(f"/jobs/{trip}/steps/car/cancellation", {"reason": "wrong car"}).status_code == 202
+        booking = trips.end(trip)
+        assert booking["state"] == "Compensated"
+        assert [call["outcome"] for call in trips.calls(trip, "cars", "cancel")] == ["nothing_found"]
+        trips.wait_for_call(trip, "cars", "reserve", "key_closed")
+        assert trips.live(trip) == []
+
+
 def test_a_late_effect_meets_a_cancelled_key_and_changes_nothing(system: RunningSystem) -> None:
     """SAS-070, with a vendor that keeps its promise: what lands after the undo is refused."""
     system.fault("hotels", apply_after_ms=4000, times=1, operations=["reserve"])

@@ -3,31 +3,36 @@
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.acceptance.system import RunningSystem, send
 from tests.acceptance.trips import Trips
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.timeout(300)
+
 MANY = 50
 SOME_LATENCY: dict[str, Any] = {"latency_ms": 150, "jitter_ms": 150}
 BROKER_AWAY = 20.0
-LONGER_THAN_A_LEASE = 14.0
+LONGER_THAN_A_LEASE = 17.0
+BACK_WITHIN = 8.0  # seconds after the database's return in which the site must answer again
 
 
 def in_the_middle_of(trips: Trips, number: int = MANY) -> None:
-    """Many trips, some of them done, most of them not."""
+    """Many trips, some of them done, most of them not: the workers are held back until all are booked."""
     trips.system.fault("hotels", **SOME_LATENCY)
+    trips.system.freeze("agents")
     trips.book_many(number)
+    trips.system.thaw("agents")
     wait_until(lambda: trips.states().get("Completed", 0) >= 3, 60, what="some trips are done")
-    assert trips.states().get("Running", 0) >= number // 5, "the machine was too fast for a test in the middle"
 
 
 def all_completed(trips: Trips, timeout: float = 120) -> None:
-    for booking in trips.wait_for_end(timeout=timeout):
-        assert booking["state"] == "Completed", booking
+    assert trips.wait_for_end(timeout=timeout) == {"Completed": len(trips.ids)}
 
 
 def nothing_was_taken_for_lost(trips: Trips) -> None:
@@ -62,12 +67,8 @@ def test_a_flushed_broker_costs_time_and_no_trip(system: RunningSystem) -> None:
     """SAS-095: the doorbells are gone; what was not rung for is found in the store."""
     assert system.servers
     with Trips(system) as trips, system.servers.valkey_server.connect() as broker:
-        system.freeze("agents")
-        trips.book_many(MANY)
-        system.thaw("agents")
-        wait_until(lambda: trips.attempts("step.name = 'flight'"), what="the first trips begin")
-        broker.flushall()
-        wait_until(lambda: trips.states().get("Completed", 0) >= 3, 60, what="some trips are done")
+        in_the_middle_of(trips)
+        assert broker.llen("agents") > 0
         broker.flushall()
         all_completed(trips)
         nothing_was_taken_for_lost(trips)
@@ -90,7 +91,7 @@ def test_a_broker_away_for_twenty_seconds_delays_new_trips_only(system: RunningS
                 slowest = max(slowest, time.monotonic() - asked)
 
         lasts(BROKER_AWAY, book)
-        assert slowest < 3, f"a booking took {slowest:.1f} s"  # alone it is below one; here 50 trips share the machine
+        assert slowest < 5, f"a booking took {slowest:.1f} s"  # alone it is below one; here 50 trips share the machine
         system.servers.valkey.start()
         all_completed(trips)
         nothing_was_taken_for_lost(trips)
@@ -138,12 +139,11 @@ def test_a_database_restarted_while_a_dead_workers_steps_are_taken_over_strands_
         system.servers.postgres.kill()
         system.servers.postgres.start()
         system.wait_for_restart("agents", former)
+        trips.book_many(2, trips.book_patiently)
         all_completed(trips)
 
 
-@pytest.mark.parametrize(
-    "seconds", [LONGER_THAN_A_LEASE, pytest.param(60.0, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
-)
+@pytest.mark.parametrize("seconds", [LONGER_THAN_A_LEASE, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_outcomes_of_calls_in_flight_are_kept_while_the_database_is_away(system: RunningSystem, seconds: float) -> None:
     """Protocol 14: longer than a lease, and yet nothing is expired and nothing is asked for twice."""
     assert system.servers
@@ -154,15 +154,35 @@ def test_outcomes_of_calls_in_flight_are_kept_while_the_database_is_away(system:
         wait_until(lambda: in_flight(system) == 4, 30, what="four calls are in flight")
         during = {call["key"] for call in system.ledger()["calls"] if call["outcome"] == "pending"}
         system.servers.postgres.stop()
-        lasts(seconds)
+        lasts(seconds, lambda: is_refused_politely(trips))
         assert in_flight(system) == 0, "the calls should have been answered meanwhile"
         system.servers.postgres.start()
+        wait_until(lambda: site_answers(trips), BACK_WITHIN, what="the site answers again")
         trips.book_many(2, trips.book_patiently)
         all_completed(trips)
         nothing_was_taken_for_lost(trips)
         asked = [call["key"] for call in system.ledger()["calls"] if call["operation"] == "reserve"]
         assert len(asked) == len(set(asked)) == 3 * len(trips.ids)
         assert during <= set(asked)
+
+
+def ask_every_web_process(trips: Trips) -> list[httpx2.Response]:
+    """Ten requests at once, on connections of their own, reach all of them."""
+    address = f"{trips.system.base_url}/api/v1/jobs?limit=1"
+    with ThreadPoolExecutor(10) as threads:
+        return list(threads.map(lambda _: httpx2.get(address, headers=trips.api.headers, timeout=30), range(10)))
+
+
+def is_refused_politely(trips: Trips) -> None:
+    """While the database is away a client is told so, and when to ask again."""
+    for answer in ask_every_web_process(trips):
+        assert answer.status_code == 503, answer.text
+        assert int(answer.headers["Retry-After"]) > 0
+        assert answer.headers["content-type"].startswith("application/problem+json")
+
+
+def site_answers(trips: Trips) -> bool:
+    return {answer.status_code for answer in ask_every_web_process(trips)} == {200}
 
 
 def in_flight(system: RunningSystem) -> int:

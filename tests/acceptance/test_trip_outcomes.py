@@ -24,7 +24,7 @@ class Doorbells:
         self.steps: list[int] = []
 
     def __enter__(self) -> Self:
-        self.monitor = self.listener.monitor()
+        self.monitor = self.listener.monitor()  # type: ignore[no-untyped-call]
         self.monitor.__enter__()
         self.thread = threading.Thread(target=self._listen)
         self.thread.start()

@@ -65,12 +65,12 @@ class Trips:
         """As a careful client: the same request under the same key until it is accepted."""
         key = str(uuid.uuid4())
 
-        def accepted() -> httpx2.Response | None:
+        def accepted() -> list[httpx2.Response]:
             answer = self.post("/bookings", BOOKING, key=key)
-            assert answer.status_code in (202, 409, 503), answer.text
-            return answer if answer.status_code == 202 else None
+            return [answer] if answer.status_code == 202 else []
 
-        return self._took(wait_until(accepted, 60, what="the booking is accepted", every=0.2))
+        (answer,) = wait_until(accepted, 60, what="the booking is accepted", every=0.2)
+        return self._took(answer)
 
     def book_many(self, number: int, book: Callable[[], str] | None = None) -> list[str]:
         with ThreadPoolExecutor(6) as threads:
@@ -139,8 +139,8 @@ class Trips:
 
     # --- wait ---
 
-    def wait_for_end(self, trips: Iterable[str] | None = None, timeout: float = 60) -> list[dict[str, Any]]:
-        """Wait until the trips (all of them) have ended; their bookings."""
+    def wait_for_end(self, trips: Iterable[str] | None = None, timeout: float = 60) -> dict[str, int]:
+        """Wait until the trips (all of them) have ended; how many are in which state."""
         ids = list(self.ids if trips is None else trips)
         query = "SELECT count(*) FROM sag_workflows_job WHERE id = ANY(%s::uuid[]) AND finished_at IS NOT NULL"
 
@@ -149,11 +149,12 @@ class Trips:
             return number == len(ids)
 
         wait_until(ended, timeout, what=f"{len(ids)} trips have ended", every=0.1)
-        return [self.booking(trip) for trip in ids]
+        return self.states()
 
     def end(self, trip: str, timeout: float = 60) -> dict[str, Any]:
         """Wait until this trip has ended; its booking."""
-        return self.wait_for_end([trip], timeout)[0]
+        self.wait_for_end([trip], timeout)
+        return self.booking(trip)
 
     def wait_for_call(self, trip: str, service: str, operation: str, outcome: str = "pending") -> dict[str, Any]:
         """Wait until a vendor has heard such a call and dealt with it so."""
@@ -189,7 +190,8 @@ class Trips:
 
     def end_without_waiting(self, trip: str, timeout: float = 60) -> dict[str, Any]:
         """As `end`, with every back-off on the way skipped by the clock."""
-        return self.until(trip, lambda: self.booking(trip)["receipt"] and self.booking(trip), timeout)
+        self.until(trip, lambda: self.booking(trip)["receipt"], timeout)
+        return self.booking(trip)
 
     def until(self, trip: str, question: Callable[[], Any], timeout: float = 60) -> Any:
         """Wait for something, skipping the waits of this trip."""
