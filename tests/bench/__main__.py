@@ -51,9 +51,7 @@ def _run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, float], l
     home = Home(folder)
     with servers(home) as (postgres, valkey):
         preparation.migrate()
-        ratios = measure(
-            home, postgres, valkey, trips=options.trips, singles=options.singles, rounds=options.rounds
-        )
+        ratios = measure(home, postgres, valkey, trips=options.trips, singles=options.singles, rounds=options.rounds)
     return ratios, missed(ratios)
 
 

@@ -19,7 +19,7 @@ name = "chain"
 _BROKER = "BENCH_CHAIN_BROKER"  # in the environment of the worker: the socket of Valkey
 _QUEUE = "chain"
 
-app = Celery("chain", set_as_current=False, fixups=set())
+app = Celery("chain", set_as_current=False, fixups=[])
 app.conf.update(
     task_default_queue=_QUEUE,
     task_serializer="json",
@@ -64,8 +64,19 @@ def worker(logs: Path, socket: str) -> Iterator[None]:
     from tests.bench.processes import child  # not at the top: the worker does without it
 
     connect(socket)
-    environment = {key: value for key, value in os.environ.items() if key != "DJANGO_SETTINGS_MODULE"} | {_BROKER: socket}
-    options = ["-P", "prefork", "-c", "2", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "WARNING"]
+    environment = os.environ | {_BROKER: socket}
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+    options = [
+        "-P",
+        "prefork",
+        "-c",
+        "2",
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
+        "-l",
+        "WARNING",
+    ]
     command = [sys.executable, "-m", "celery", "-A", "tests.bench.chain", "worker", "-n", "chain@%h", *options]
     with child(command, logs / "chain.log", environment=environment):
         _check(_start(0).get(timeout=60), 0)
@@ -95,7 +106,8 @@ def one_at_a_time(trips: int) -> list[float]:
 
 
 def _start(n: int) -> AsyncResult:
-    return chain(flight.s(n), hotel.s(n), car.s(n))()
+    result: AsyncResult = chain(flight.s(n), hotel.s(n), car.s(n))()
+    return result
 
 
 def _check(answer: object, n: int) -> None:

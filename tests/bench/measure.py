@@ -39,7 +39,9 @@ class Figures:
         )
 
 
-def measure(home: Home, postgres: Postgres, valkey: Valkey, *, trips: int, singles: int, rounds: int) -> dict[str, float]:
+def measure(
+    home: Home, postgres: Postgres, valkey: Valkey, *, trips: int, singles: int, rounds: int
+) -> dict[str, float]:
     """The medians of each round's ratios."""
     found: dict[str, list[float]] = {}
     sides = [engine, chain]

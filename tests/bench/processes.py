@@ -74,7 +74,11 @@ def child(
 
 
 def wait_until(
-    condition: Callable[[], bool], complaint: str, *, every: float = 0.02, process: subprocess.Popen[bytes] | None = None
+    condition: Callable[[], bool],
+    complaint: str,
+    *,
+    every: float = 0.02,
+    process: subprocess.Popen[bytes] | None = None,
 ) -> None:
     """Look at `condition` until it holds. Gives the benchmark up after a minute, or when the process ends."""
     until = time.monotonic() + PATIENCE
@@ -107,5 +111,7 @@ def cpu_seconds() -> float:
 
 def machine_seconds() -> float:
     """What the whole machine has used since it started."""
-    user, nice, system, _idle, _wait, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
+    user, nice, system, _idle, _wait, irq, softirq, *_ = map(
+        int, Path("/proc/stat").read_text().split("\n")[0].split()[1:]
+    )
     return (user + nice + system + irq + softirq) / _TICKS
