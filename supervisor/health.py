@@ -11,7 +11,7 @@ from supervisor.models import Sweep
 from workflows.clock import now
 from workflows.conf import conf
 
-_INTERVALS = 3
+SWEEPS_MISSED = 3
 
 
 @require_safe
@@ -37,7 +37,7 @@ def _reasons() -> list[str]:
         present = now()
     except Error:
         return ["The database does not answer."]
-    allowed = timedelta(seconds=_INTERVALS * conf.sweep)
+    allowed = timedelta(seconds=SWEEPS_MISSED * conf.sweep)
     if last is None:
         return ["No sweep of the supervisor has run yet."]
     if present - last > allowed:

@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import Exists, OuterRef, Q
 
 from workflows.clock import SagNow
-from workflows.states import LIVE_JOB_STATES, ErrorKind, JobState, Remedy, Role, StepState
+from workflows.states import LIVE_JOB_STATES, JobState, Remedy, Role, StepState
 
 if TYPE_CHECKING:
     import uuid
@@ -34,6 +34,13 @@ MAY_START = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False) & (
     Q(role=Role.FORWARD, job__state=JobState.RUNNING)
     | Q(role=Role.UNDO, job__state=JobState.COMPENSATING)
     | Q(role=Role.RECHECK, job__state__in=[JobState.COMPENSATING, JobState.COMPENSATED, JobState.FAILED])
+)
+
+# A step that failed at least once and has not ended.
+FAILING = (
+    Q(state=StepState.NOT_STARTED, attempt__gte=1)
+    | Q(state=StepState.RUNNING, attempt__gte=2)
+    | Q(state=StepState.FAILED, remedy="")
 )
 
 
@@ -104,26 +111,22 @@ class JobQuerySet(models.QuerySet):
         return self.live().filter(Q(paused_at__isnull=True) | stopping).filter(~Exists(moving))
 
     def needs_person(self) -> JobQuerySet:
-        """Jobs with a step that the machine gave up on, or ended with a doubt open."""
-        steps = self._steps()
-        return self.filter(
-            Exists(steps.filter(state=StepState.FAILED, remedy=Remedy.ESCALATE))
-            | (
-                Q(state__in=[JobState.FAILED, JobState.COMPLETED])
-                & Exists(steps.filter(attempts__in_doubt=True, attempts__resolved_by=""))
-            )
-        )
+        """Jobs with a step that the machine gave up on (step_escalated), or ended with a doubt open (attempt_in_doubt)."""
+        ended = [JobState.FAILED, JobState.COMPLETED]
+        doubtful = Q(attempts__in_doubt=True, attempts__resolved_by="", job__state__in=ended)
+        # A union, since PostgreSQL answers each part from its own small index and an OR of them from the whole table.
+        escalated = self._all_steps().filter(state=StepState.FAILED, remedy=Remedy.ESCALATE).values("job_id")
+        return self.filter(pk__in=escalated.union(self._all_steps().filter(doubtful).values("job_id")))
 
     def failing(self) -> JobQuerySet:
-        """Live jobs with a step on its second attempt or later that has not ended."""
-        steps = self._steps()
-        return self.live().filter(
-            Exists(steps.filter(attempt__gte=1, state=StepState.NOT_STARTED))
-            | Exists(steps.filter(attempt__gte=2, state=StepState.RUNNING))
-            | Exists(steps.filter(state=StepState.FAILED).exclude(error_kind=ErrorKind.CANCELLED))
-        )
+        """Live jobs with a step that failed and has not ended. (step_failing)"""
+        return self.live().filter(pk__in=self._all_steps().filter(FAILING).values("job_id"))
+
+    def _all_steps(self) -> models.QuerySet:
+        step: Any = self.model._meta.get_field("steps").related_model
+        steps: models.QuerySet = step._base_manager.all()
+        return steps
 
     def _steps(self) -> models.QuerySet:
-        step: Any = self.model._meta.get_field("steps").related_model
-        steps: models.QuerySet = step._base_manager.filter(job_id=OuterRef("pk"))
-        return steps
+        """The steps of the job at hand, for `Exists`."""
+        return self._all_steps().filter(job_id=OuterRef("pk"))

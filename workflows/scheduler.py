@@ -487,7 +487,8 @@ def resume(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = Non
 def job_verbs(job: Job) -> list[str]:
     """What may be asked of this job now, as the nouns that its buttons and routes are named after."""
     if not job.is_terminal:
-        return ["cancellation", "resumption" if job.paused_at else "pause"]
+        ordinary = job.state == JobState.RUNNING and job.stopping_at is None
+        return [*(["cancellation"] if ordinary else []), "resumption" if job.paused_at else "pause"]
     return ["retries"] if job.state == JobState.FAILED else []
 
 

@@ -502,9 +502,7 @@ def note_rings(steps: Iterable[Step]) -> None:
         wait = timedelta(seconds=min(conf.ring_old * 2**rings, conf.ring_cap))
         noted = Step.objects.filter(pk__in=ids, state=StepState.NOT_STARTED, rings=rings)
         free = noted.select_for_update(skip_locked=True, no_key=True)
-        Step.objects.filter(pk__in=free.values("pk")).update(
-            ring_after=SagNow() + wait, rings=rings + 1
-        )
+        Step.objects.filter(pk__in=free.values("pk")).update(ring_after=SagNow() + wait, rings=rings + 1)
 
 
 # --- the pen ---------------------------------------------------------------------------------------------------------

@@ -8,13 +8,13 @@ from datetime import datetime, timedelta
 from django.db.models import Min
 
 from supervisor.console.filters import WORDS, jobs_in
+from supervisor.health import SWEEPS_MISSED
 from supervisor.models import Sweep
 from workflows.conf import conf
 from workflows.models import Step
 from workflows.querysets import JobQuerySet
 
 COUNTED = 1000
-_SWEEPS_MISSED = 3
 _WAITS_TOO_LONG = timedelta(seconds=30)
 
 
@@ -50,7 +50,7 @@ class Pulse:
         found = []
         if self.swept_at is None:
             found.append("The supervisor has not swept yet: nothing that got stuck would be found.")
-        elif self.now - self.swept_at > timedelta(seconds=_SWEEPS_MISSED * conf.sweep):
+        elif self.now - self.swept_at > timedelta(seconds=SWEEPS_MISSED * conf.sweep):
             found.append(
                 "The supervisor is silent: what gets stuck now is not found. See that supervisor and beat run."
             )

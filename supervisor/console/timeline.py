@@ -127,7 +127,7 @@ def view_of(job_id: uuid.UUID) -> JobView:
         progress=explanations.progress(steps),
         forward=[card for card in cards if card.step.role == Role.FORWARD],
         undo=[card for card in cards if card.step.role != Role.FORWARD],
-        verbs=_offered(job),
+        verbs=scheduler.job_verbs(job),
         live_effects=_live_effects(cards),
         events=events[:EVENTS],
         more_events=len(events) > EVENTS,
@@ -158,12 +158,6 @@ def reason_in_words(job: Job) -> str:
         return ""
     said = words[Reason(job.reason)]
     return f"{said}: {job.reason_detail}" if job.reason_detail else f"{said}."
-
-
-def _offered(job: Job) -> list[str]:
-    """The job's buttons. To cancel what is stopping or being undone already is allowed, and changes nothing."""
-    going = job.state == JobState.RUNNING and job.stopping_at is None
-    return [verb for verb in scheduler.job_verbs(job) if going or verb != "cancellation"]
 
 
 def _verbs_by_kind(job: Job, steps: Iterable[Step]) -> dict[tuple[str, str], list[str]]:

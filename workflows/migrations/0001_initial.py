@@ -617,6 +617,19 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="step",
             index=models.Index(
+                condition=models.Q(
+                    models.Q(("attempt__gte", 1), ("state", "NotStarted")),
+                    models.Q(("attempt__gte", 2), ("state", "Running")),
+                    models.Q(("remedy", ""), ("state", "Failed")),
+                    _connector="OR",
+                ),
+                fields=["job"],
+                name="step_failing",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="step",
+            index=models.Index(
                 condition=models.Q(("remedy", "escalate"), ("state", "Failed")),
                 fields=["job"],
                 name="step_escalated",

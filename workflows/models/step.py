@@ -4,7 +4,7 @@ from django.db.models import F, Q
 
 from workflows.clock import SagNow
 from workflows.models.job import Job
-from workflows.querysets import StepQuerySet
+from workflows.querysets import FAILING, StepQuerySet
 from workflows.states import ErrorKind, Remedy, Role, StepState
 
 READY = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False)
@@ -109,6 +109,8 @@ class Step(models.Model):
             models.Index(fields=["complete_by"], condition=Q(state=StepState.RUNNING), name="step_running"),
             # Which failed steps has nobody decided on?
             models.Index(fields=["id"], condition=Q(state=StepState.FAILED, remedy=""), name="step_without_remedy"),
+            # Which failed and have not ended?
+            models.Index(fields=["job"], condition=FAILING, name="step_failing"),
             # Which stand in front of a person?
             models.Index(
                 fields=["job"], condition=Q(state=StepState.FAILED, remedy=Remedy.ESCALATE), name="step_escalated"

@@ -74,9 +74,9 @@ given = Reference(None)
 
 def source_of(reference: Reference) -> "Step | None":
     """The step whose result is meant; None for the job's input."""
-    return reference._source  # noqa: SLF001  # public attributes would pass for fields of the value
+    return reference._source  # public attributes would pass for fields of the value
 
 
 def path_of(reference: Reference) -> tuple[Key, ...]:
     """The way from the source to the value."""
-    return reference._path  # noqa: SLF001  # as above
+    return reference._path  # as above

@@ -54,12 +54,12 @@ class Step(Reference):
 
 def options_of(declared: Step) -> StepOptions:
     """What the step was declared with."""
-    return declared._options  # noqa: SLF001  # public attributes would pass for fields of the result
+    return declared._options  # public attributes would pass for fields of the result
 
 
 def owner_of(declared: Step) -> str | None:
     """The name of the workflow class that the step belongs to, once that is made."""
-    return declared._owner  # noqa: SLF001  # as above
+    return declared._owner  # as above
 
 
 def step(
