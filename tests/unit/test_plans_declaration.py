@@ -86,7 +86,7 @@ def test_a_cycle_made_by_changing_an_input_afterwards_is_found() -> None:
     with pytest.raises(PlanCycle, match=r"Circle: these steps wait for each other: .*→"):
 
         class Circle(Workflow):
-            late: dict = {}  # noqa: RUF012
+            late: dict = {}
             _a = late
             a = step("x.a", input=_a)
             b = step("x.b", input={"a": a})

@@ -97,7 +97,9 @@ def resolve(template: Template, given: dict[str, Any], results: Mapping[str, Any
 
 def _follow(root: str, value: Any, path: Sequence[str | int]) -> Any:
     for depth, key in enumerate(path):
-        if (isinstance(value, dict) and isinstance(key, str) and key in value) or (isinstance(value, list) and isinstance(key, int) and key < len(value)):
+        if isinstance(value, dict) and isinstance(key, str) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
             value = value[key]
         else:
             here = path_text(root, path[:depth])
