@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,7 @@ MANY = 50
 SOME_LATENCY: dict[str, Any] = {"latency_ms": 150, "jitter_ms": 150}
 BROKER_AWAY = 20.0
 LONGER_THAN_A_LEASE = 17.0
+CAR_TIMEOUT = 28.0  # seconds, a little less than the step's
 BACK_WITHIN = 8.0  # seconds after the database's return in which the site must answer again
 
 
@@ -145,17 +147,22 @@ def test_a_database_restarted_while_a_dead_workers_steps_are_taken_over_strands_
 
 @pytest.mark.parametrize("seconds", [LONGER_THAN_A_LEASE, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_outcomes_of_calls_in_flight_are_kept_while_the_database_is_away(system: RunningSystem, seconds: float) -> None:
-    """Protocol 14: longer than a lease, and yet nothing is expired and nothing is asked for twice."""
+    """Protocol 14: longer than a lease, and yet nothing is expired and nothing is asked for twice.
+
+    Two hotels answer while it is away. Two cars answer only after its return, if their time-out allows that, and so
+    look overdue until their next heartbeat.
+    """
     assert system.servers
     assert system.servers.postgres
+    outlasts = seconds + 6 if seconds + 6 < CAR_TIMEOUT else 5
     with Trips(system) as trips:
         in_the_middle_of(trips)
-        system.fault("hotels", latency_ms=5000, times=4, operations=["reserve"])
-        wait_until(lambda: in_flight(system) == 4, 30, what="four calls are in flight")
-        during = {call["key"] for call in system.ledger()["calls"] if call["outcome"] == "pending"}
+        system.fault("hotels", latency_ms=5000, times=2, operations=["reserve"])
+        system.fault("cars", latency_ms=1000 * outlasts, times=2, operations=["reserve"])
+        wait_until(lambda: in_flight(system) == {"hotels": 2, "cars": 2}, 60, what="four calls are in flight")
         system.servers.postgres.stop()
         lasts(seconds, lambda: is_refused_politely(trips))
-        assert in_flight(system) == 0, "the calls should have been answered meanwhile"
+        assert in_flight(system)["hotels"] == 0, "the hotels should have answered meanwhile"
         system.servers.postgres.start()
         wait_until(lambda: site_answers(trips), BACK_WITHIN, what="the site answers again")
         trips.book_many(2, trips.book_patiently)
@@ -163,7 +170,6 @@ def test_outcomes_of_calls_in_flight_are_kept_while_the_database_is_away(system:
         nothing_was_taken_for_lost(trips)
         asked = [call["key"] for call in system.ledger()["calls"] if call["operation"] == "reserve"]
         assert len(asked) == len(set(asked)) == 3 * len(trips.ids)
-        assert during <= set(asked)
 
 
 def ask_every_web_process(trips: Trips) -> list[httpx2.Response]:
@@ -185,9 +191,8 @@ def site_answers(trips: Trips) -> bool:
     return {answer.status_code for answer in ask_every_web_process(trips)} == {200}
 
 
-def in_flight(system: RunningSystem) -> int:
-    calls = system.ledger()["calls"]
-    return sum(call["outcome"] == "pending" and call["service"] == "hotels" for call in calls)
+def in_flight(system: RunningSystem) -> Counter[str]:
+    return Counter(call["service"] for call in system.ledger()["calls"] if call["outcome"] == "pending")
 
 
 def test_sessions_cut_in_the_middle_of_settling_leave_the_records_in_agreement(system: RunningSystem) -> None:
