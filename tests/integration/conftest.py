@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from django.db import connection
+from pytest_django import DjangoDbBlocker
 
 from agents import worker
 from supervisor.models import Sweep
@@ -16,7 +17,7 @@ _EMPTIED = (Sweep, Event, Attempt, Step, Job, Agent, ClockOffset)
 
 
 @pytest.fixture
-def transactional_db(django_db_setup: None, django_db_blocker) -> Iterator[None]:
+def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     """In place of pytest-django's: whose flush would stop at the table of knox, which our own token model replaces.
 
     What a test commits is committed, and the engine's tables are emptied behind it.

@@ -23,7 +23,7 @@ from workflows.clock import now
 from workflows.models import Agent as AnnouncedAgent
 from workflows.models import ClockOffset, Event, Job, Step
 from workflows.plans.plan import Plan
-from workflows.transitions import Claimed, Settled
+from workflows.transitions import Claimed
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Engine:
         """The operations that were called, in order."""
         return [name for name, _ in calls]
 
-    def calls_of(self, operation: str) -> list[Call]:
+    def calls_of(self, operation: str) -> list[Any]:
         return [call for name, call in calls if name == operation]
 
     # --- time ---
@@ -142,9 +142,9 @@ class Engine:
         assert claimed is not None, f"{step.name} could not be claimed"
         return claimed
 
-    def settle(self, claimed: Claimed, result: str = "{}", **options: Any) -> Settled | None:
-        options = {"sent": "{}", "next_token": uuid.uuid4(), "worker": "other", "hand_over": True} | options
-        return scheduler.settle(claimed, result=result, **options)
+    def settle(self, claimed: Claimed, result: str = "{}", **options: Any) -> Any:
+        filled: dict[str, Any] = {"sent": "{}", "next_token": uuid.uuid4(), "worker": "other", "hand_over": True}
+        return scheduler.settle(claimed, result=result, **filled | options)
 
 
 @contextmanager
@@ -207,7 +207,7 @@ def backend() -> int:
 # --- looking -----------------------------------------------------------------------------------------------------------
 
 
-def named(job: Job, name: str) -> Step:
+def named(job: Job, name: str) -> Any:
     return Step.objects.get(job=job, name=name)
 
 

@@ -1,6 +1,8 @@
 """Two sessions meet at one job. Each race is staged: one holds the job's lock, the other is seen to wait, then it commits."""
 
 import uuid
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ class OtherQueue(Workflow):
     b = step("depot.b", after=[a])
 
 
-def _claim(step: Step):
+def _claim(step: Step) -> Any:
     return transitions.claim(step.pk, token=uuid.uuid4(), worker="beside")
 
 
@@ -44,7 +46,7 @@ def _claim(step: Step):
     ],
     ids=["pause", "cancel", "cancel with undo"],
 )
-def test_a_claim_that_waited_for_the_lock_sees_what_was_done_under_it(engine: Engine, verb) -> None:
+def test_a_claim_that_waited_for_the_lock_sees_what_was_done_under_it(engine: Engine, verb: Any) -> None:
     """SAS-064: cancel must not overwrite a freshly started step, nor a start slip past a cancel."""
     job = Chain.start()
     first = named(job, "a")
@@ -127,7 +129,7 @@ def test_the_last_two_settles_of_a_job_close_it_once(engine: Engine) -> None:
     job = Pair.start()
     claims = [engine.claim(named(job, name)) for name in "ab"]
     with locked(job):
-        settles = [Beside(lambda claimed=claimed: engine.settle(claimed)).until_blocked() for claimed in claims]
+        settles = [Beside(partial(engine.settle, claimed)).until_blocked() for claimed in claims]
     assert sorted(settle.result().job_state for settle in settles) == ["Completed", "Running"]
     assert state_of(job) == "Completed"
     assert history(job).count("job.completed") == 1
@@ -146,7 +148,6 @@ def test_a_settle_by_the_slow_road_beside_one_by_the_hot_road_still_joins_once(e
     slow.result(), hot.result()
     engine.drain()
     assert state_of(job) == "Completed"
-    assert len(engine.calls_of("shop.d")) + history(job).count("step.claimed d") >= 1
     assert history(job).count("step.claimed d") == 1
     check_books(job)
 

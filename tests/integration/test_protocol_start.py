@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from celery import Celery
@@ -67,7 +68,7 @@ def test_the_same_key_with_another_input_is_refused(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, 1e23, 2**70, -0.0, "é\u2028", [{"deep": [None, True]}], 1e300])
-def test_an_input_is_the_same_input_whatever_numbers_are_in_it(engine: Engine, value) -> None:
+def test_an_input_is_the_same_input_whatever_numbers_are_in_it(engine: Engine, value: Any) -> None:
     first = Started.start({"n": value}, key="k")
     assert Started.start({"n": value}, key="k").pk == first.pk
 
@@ -92,7 +93,7 @@ def test_starts_of_one_key_at_once_give_one_job(engine: Engine) -> None:
     """SAS-084"""
     together = threading.Barrier(8, timeout=10)
 
-    def start():
+    def start() -> Any:
         together.wait()
         return Started.start({"n": 1}, key="k").pk
 
@@ -122,7 +123,7 @@ def test_a_start_that_waits_for_one_that_is_rolled_back_opens_its_own(engine: En
 def test_a_start_that_waits_too_long_for_an_uncommitted_one_is_told_so(engine: Engine) -> None:
     """SAS-086: bounded, and its caller's rows are kept."""
 
-    def start():
+    def start() -> Any:
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '100ms'")
         with transaction.atomic():
@@ -146,7 +147,7 @@ def silent_broker(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> It
     """A server that accepts connections and never says a word, under the project's own limits for a broker."""
     announce_all()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        app = Celery("silent", set_as_current=False, amqp=SteadyAMQP)
+        app: Any = Celery("silent", set_as_current=False, amqp=SteadyAMQP)
         app.config_from_object("django.conf:settings", namespace="CELERY")
         app.conf.broker_url = f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
         monkeypatch.setattr(broker, "current_app", app)
@@ -180,7 +181,7 @@ def test_what_a_dead_broker_did_not_ring_for_runs_later(engine: Engine, monkeypa
 def test_a_doorbell_that_fails_in_an_unheard_of_way_does_not_fail_the_start(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*arguments):
+    def broken(*arguments: Any) -> None:
         raise RuntimeError("a bug in a broker's library")
 
     monkeypatch.setattr(broker, "_send", broken)

@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, IntegrityError, connection, transaction
@@ -12,6 +13,7 @@ from tests.integration.engine import Beside, Engine, check_books, history, named
 from workflows import Workflow, scheduler, step, transitions
 from workflows.clock import now
 from workflows.models import Attempt, ClockOffset, Event, Job, Step
+from workflows.states import JobState
 from workflows.transitions import Failure
 
 
@@ -21,7 +23,7 @@ class Kept(Workflow):
 
 
 @pytest.fixture
-def no_events(engine: Engine):
+def no_events(engine: Engine) -> Any:
     """From its `on` until the end of the test no event can be written."""
 
     class Switch:
@@ -42,7 +44,7 @@ def no_events(engine: Engine):
 # --- rule 2 ------------------------------------------------------------------------------------------------------------
 
 
-VERBS = {
+VERBS: dict[str, Any] = {
     "claim": lambda job, claimed: transitions.claim(named(job, "b").pk, token=uuid.uuid4(), worker="w"),
     "settle": lambda job, claimed: scheduler.settle(
         claimed, result="{}", sent=None, next_token=uuid.uuid4(), worker="w", hand_over=True
@@ -59,7 +61,7 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_change_whose_event_cannot_be_written_does_not_happen(engine: Engine, no_events, verb: str) -> None:
+def test_a_change_whose_event_cannot_be_written_does_not_happen(engine: Engine, no_events: Any, verb: str) -> None:
     job = Kept.start()
     claimed = engine.claim(named(job, "a"))
     if verb == "claim":
@@ -74,7 +76,7 @@ def test_a_change_whose_event_cannot_be_written_does_not_happen(engine: Engine, 
     assert not engine.rings
 
 
-def test_a_start_whose_event_cannot_be_written_leaves_nothing(engine: Engine, no_events) -> None:
+def test_a_start_whose_event_cannot_be_written_leaves_nothing(engine: Engine, no_events: Any) -> None:
     no_events.on()
     with pytest.raises(DatabaseError, match="no event today"):
         Kept.start()
@@ -82,7 +84,7 @@ def test_a_start_whose_event_cannot_be_written_leaves_nothing(engine: Engine, no
     assert not engine.rings
 
 
-def _everything(job: Job) -> list[list[dict]]:
+def _everything(job: Job) -> list[list[Any]]:
     return [
         list(Job.objects.filter(pk=job.pk).values()),
         list(Step.objects.filter(job=job).order_by("pk").values()),
@@ -96,7 +98,7 @@ def test_a_verb_that_no_edge_allows_is_a_fault_and_changes_nothing(engine: Engin
     with pytest.raises(AssertionError, match="no edge leads a step from NotStarted to Completed"):
         transitions.complete(job, named(job, "a"), result=None, sent=None, actor="agent")
     with pytest.raises(AssertionError, match="no edge leads a job from Running to Running"):
-        transitions.reopen(job, "Running", actor="x", reason="x")
+        transitions.reopen(job, JobState.RUNNING, actor="x", reason="x")
     check_books(job)
 
 
@@ -199,14 +201,14 @@ def test_a_deadlock_is_tried_again_until_both_are_done(engine: Engine) -> None:
     tries: list[str] = []
     both = __import__("threading").Barrier(2, timeout=10)
 
-    def verb(name: str, first: Job, second: Job):
+    def verb(name: str, first: Job, second: Job) -> Any:
         @transitions.in_transaction
         def run() -> str:
             tries.append(name)
             transitions.lock(first.pk)
             if tries.count(name) == 1:
                 both.wait()
-            locked = transitions.lock(second.pk)
+            locked: Any = transitions.lock(second.pk)
             transitions.pause(locked, actor=name, reason="")
             return name
 

@@ -1,5 +1,7 @@
 """After an outage everything looks overdue and almost nothing is: for the length of one lease nothing expires."""
 
+from typing import Any
+
 from supervisor import sweep as supervision
 from supervisor.models import Sweep
 from tests.integration.engine import Engine, named, states
@@ -47,7 +49,7 @@ def test_the_first_sweep_of_all_gives_the_grace_too(engine: Engine) -> None:
     job = Graced.start()
     engine.claim(named(job, "a"))
     engine.ahead(60)
-    first = supervision.sweep(engine.memory)
+    first: Any = supervision.sweep(engine.memory)
     assert (first.expired, (first.grace_until - first.started_at).total_seconds()) == (0, 10)
 
 
@@ -83,7 +85,7 @@ def test_failed_steps_get_their_remedy_in_the_grace_as_well(engine: Engine) -> N
     _, _, arguments = engine.rings.popleft()
     worker.work(*arguments)
     engine.ahead(300)
-    row = supervision.sweep(engine.memory)
+    row: Any = supervision.sweep(engine.memory)
     assert row.grace_until > row.started_at
     assert row.remedied == 1
 

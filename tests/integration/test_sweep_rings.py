@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from celery import current_app
@@ -83,7 +84,7 @@ def test_steps_of_paused_stopping_and_ended_jobs_are_not_rung_for(engine: Engine
 
 
 def test_a_full_queue_without_workers_does_not_keep_another_from_being_rung_for(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, settings
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     """Its steps are the oldest, and there are more of them than are looked at in one go."""
     settings.SAG = {"rings_per_queue": 10}
@@ -128,7 +129,7 @@ def test_an_announcement_moves_waiting_steps_to_the_agents_new_queue(engine: Eng
 
 
 @pytest.fixture
-def real_broker(transactional_db: None, monkeypatch: pytest.MonkeyPatch):
+def real_broker(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The Valkey of this test run, with an empty queue that no worker reads."""
     monkeypatch.setattr(broker, "_bell", broker._Bell())
     from tests.integration.engine import announce_all
@@ -138,7 +139,8 @@ def real_broker(transactional_db: None, monkeypatch: pytest.MonkeyPatch):
     def purge() -> None:
         with current_app.connection_for_write() as link:
             for queue in ("agents", "depot", broker.SUPERVISOR_QUEUE):
-                link.default_channel.queue_purge(queue)
+                channel: Any = link.default_channel
+                channel.queue_purge(queue)
 
     purge()
     yield
@@ -146,7 +148,7 @@ def real_broker(transactional_db: None, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.usefixtures("real_broker")
-def test_many_ready_steps_without_workers_leave_at_most_twice_the_limit_of_messages(settings) -> None:
+def test_many_ready_steps_without_workers_leave_at_most_twice_the_limit_of_messages(settings: Any) -> None:
     """Ten minutes, fifty times as many steps as the limit. Their jobs are copied from one; starts ring too."""
     limit = 200
     settings.SAG = {"rings_per_queue": limit}
@@ -179,7 +181,7 @@ def _copy(job: Job, count: int) -> None:
 
 
 @pytest.mark.usefixtures("real_broker")
-def test_starts_alone_do_not_fill_a_queue_without_workers(settings) -> None:
+def test_starts_alone_do_not_fill_a_queue_without_workers(settings: Any) -> None:
     settings.SAG = {"rings_per_queue": 20}
     for _ in range(300):
         AtTheDepot.start()

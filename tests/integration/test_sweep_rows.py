@@ -1,6 +1,7 @@
 """The sweep: one row at a time; what is locked is passed over, what raises stops nobody, what is stranded moves again."""
 
 import uuid
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -25,7 +26,7 @@ def _many_running(engine: Engine, count: int) -> list[Job]:
 
 
 @pytest.fixture
-def poison(engine: Engine):
+def poison(engine: Engine) -> Any:
     """From then on the store refuses any change of these steps."""
 
     def make(steps: list[int]) -> None:
@@ -45,7 +46,7 @@ def poison(engine: Engine):
 
 
 def test_the_row_behind_twice_a_page_of_poison_is_handled_in_the_same_sweep(
-    engine: Engine, poison, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, poison: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SAS-024: one bad row must not kill the whole sweep."""
     monkeypatch.setattr(supervision, "PAGE", 5)
@@ -63,13 +64,14 @@ def test_the_row_behind_twice_a_page_of_poison_is_handled_in_the_same_sweep(
         check_books(job)
 
 
-def test_a_failed_step_that_cannot_be_decided_on_stops_no_other(engine: Engine, poison) -> None:
+def test_a_failed_step_that_cannot_be_decided_on_stops_no_other(engine: Engine, poison: Any) -> None:
     """SAS-024"""
     jobs = _many_running(engine, 3)
     from workflows.transitions import Failure
 
     for job in jobs:
         claimed = scheduler.claimed_under(named(job, "a").pk, named(job, "a").token)
+        assert claimed is not None
         scheduler.fail(claimed, Failure(kind="transient", code="busy", message="busy"), sent=None)
     engine.rings.clear()
     poison([named(jobs[0], "a").pk])
@@ -84,9 +86,10 @@ def test_a_connection_that_ends_in_the_middle_of_a_sweep_costs_one_row(
     """SAS-018: the others are handled in this very sweep, and that one in the next."""
     jobs = _many_running(engine, 4)
     engine.ahead(11)
-    real, cut = transitions.expire, []
+    real = transitions.expire
+    cut: list[int] = []
 
-    def cut_once(job, step):
+    def cut_once(job: Any, step: Any) -> None:
         if len(cut) == 0:
             cut.append(step.pk)
             with connection.cursor() as cursor:
@@ -104,7 +107,7 @@ def test_a_locked_row_is_passed_over_and_reported_when_it_is_so_three_times_runn
     stuck, free = _many_running(engine, 2)
     engine.ahead(11)
 
-    def sweep_beside():
+    def sweep_beside() -> Any:
         return Beside(engine.sweep).result()
 
     with locked(stuck):

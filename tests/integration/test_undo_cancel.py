@@ -1,5 +1,7 @@
 """Ending has two phases: nothing starts any more, and the end comes when nothing runs. Then the undo, which no cancel stops."""
 
+from typing import Any
+
 import pytest
 
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
@@ -19,7 +21,7 @@ def _cancel(job: Job, *, undo: bool = True, reason: str = "no more") -> Job:
     return scheduler.cancel(job.pk, undo=undo, actor="client:x", reason=reason)
 
 
-def _both_branches_running(engine: Engine):
+def _both_branches_running(engine: Engine) -> Any:
     job = Forked.start()
     b = engine.settle(engine.claim(named(job, "a"))).handed_over
     c = engine.claim(named(job, "c"))
@@ -182,7 +184,7 @@ def test_a_step_that_fails_in_a_paused_job_is_not_tried_again_before_it_is_resum
 
     engine.says("shop.a", lambda call: _pause_and_fail(call), {})
 
-    def _pause_and_fail(call):
+    def _pause_and_fail(call: Any) -> None:
         scheduler.pause(call.job_id, actor="operator:x", reason="wait")
         raise Transient("busy")
 

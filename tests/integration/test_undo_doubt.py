@@ -1,6 +1,7 @@
 """Doubt: what nobody heard the end of is asked after, done under the same key, or undone; never forgotten."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_probe_that_finds_nothing_lets_the_call_be_made_again_under_the_same_k
     assert state_of(job) == "Completed"
 
 
-def _all_calls():
+def _all_calls() -> Any:
     from tests.integration import engine as playing
 
     return playing.calls

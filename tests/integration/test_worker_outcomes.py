@@ -3,6 +3,7 @@
 import threading
 import time
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection
@@ -12,6 +13,7 @@ from agents.heartbeat import Heart, Held
 from tests.integration.engine import Beside, Engine, backend, check_books, history, locked, named, state_of, states
 from tests.waiting import wait_until
 from workflows import Retry, Workflow, step, transitions
+from workflows.conf import conf
 from workflows.models import Attempt, Step
 
 
@@ -24,7 +26,7 @@ class Kin(Workflow):
 def patient(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits of a worker whose database does not answer, recorded instead of waited."""
     waits: list[float] = []
-    monkeypatch.setattr(worker.time, "sleep", waits.append)
+    monkeypatch.setattr(time, "sleep", waits.append)
     return waits
 
 
@@ -42,7 +44,7 @@ def test_a_connection_that_ends_in_the_middle_of_a_call_does_not_lose_its_outcom
 ) -> None:
     """SAS-010, SAS-018"""
 
-    def cut(call):
+    def cut(call: Any) -> Any:
         _terminate(backend())
         return {"reference": "R1"}
 
@@ -62,9 +64,10 @@ def test_a_connection_that_ends_in_the_middle_of_the_settling_transaction_does_n
 ) -> None:
     from agents import Permanent
 
-    real, cuts = transitions.fail, []
+    real = transitions.fail
+    cuts: list[int] = []
 
-    def cut_in_the_middle(*args, **kwargs):
+    def cut_in_the_middle(*args: Any, **kwargs: Any) -> None:
         real(*args, **kwargs)
         if not cuts:
             cuts.append(1)
@@ -85,7 +88,7 @@ def test_a_database_that_is_read_only_for_a_while_does_not_lose_the_outcome(
 ) -> None:
     """A fail-over: the connection leads to a standby. The next one leads to the new primary."""
 
-    def fail_over(call):
+    def fail_over(call: Any) -> Any:
         with connection.cursor() as cursor:
             cursor.execute("SET default_transaction_read_only = on")
         return {"reference": "R1"}
@@ -104,7 +107,7 @@ def test_a_job_locked_for_long_does_not_lose_the_outcome(engine: Engine, patient
     job = Kin.start()
     claimed = engine.claim(named(job, "a"))
 
-    def settle():
+    def settle() -> Any:
         with connection.cursor() as cursor:
             cursor.execute("SET lock_timeout = '20ms'")
         return worker.until_answered(lambda: _settle_impatiently(engine, claimed))
@@ -117,7 +120,7 @@ def test_a_job_locked_for_long_does_not_lose_the_outcome(engine: Engine, patient
     check_books(job)
 
 
-def _settle_impatiently(engine: Engine, claimed):
+def _settle_impatiently(engine: Engine, claimed: Any) -> Any:
     with connection.cursor() as cursor:
         cursor.execute("SET lock_timeout = '20ms'")
     return engine.settle(claimed)
@@ -142,7 +145,7 @@ def test_the_waits_for_a_database_that_is_away_grow_to_two_seconds_and_no_furthe
 # --- time --------------------------------------------------------------------------------------------------------------
 
 
-def _hang(call):
+def _hang(call: Any) -> None:
     threading.Event().wait(30)
 
 
@@ -167,7 +170,7 @@ def test_an_operation_cannot_swallow_its_time_out(engine: Engine) -> None:
     class Stubborn(Workflow):
         a = step("shop.a", compensation="shop.undo_a", timeout=timedelta(seconds=0.4), retry=Retry(attempts=1))
 
-    def stubborn(call):
+    def stubborn(call: Any) -> Any:
         try:
             _hang(call)
         except Exception:
@@ -211,7 +214,7 @@ def test_the_last_resort_settles_a_call_that_cannot_be_interrupted_as_in_doubt(
     watchful = Watchful()
     monkeypatch.setattr(worker, "heart", watchful)
 
-    def hang_in_foreign_code(call):
+    def hang_in_foreign_code(call: Any) -> Any:
         call.ends_at = time.monotonic()
         assert gave_up.wait(20)
         return {"reference": "LATE"}
@@ -229,7 +232,7 @@ def test_the_heart_outlives_a_giving_up_that_goes_wrong(engine: Engine, monkeypa
     job = Kin.start()
     claimed = engine.claim(named(job, "a"))
 
-    def call(ends_in: float):
+    def call(ends_in: float) -> Any:
         from agents.call import Call
 
         return Call(job_id=job.pk, workflow="Kin", step="a", attempt=1, idempotency_key="k", input=None,
@@ -239,7 +242,7 @@ def test_the_heart_outlives_a_giving_up_that_goes_wrong(engine: Engine, monkeypa
         raise AssertionError("a bug of ours")
 
     monkeypatch.setattr(heartbeat, "GRACE", -1.0)
-    monkeypatch.setattr(transitions.conf.__class__, "heartbeat", 0.05, raising=False)
+    monkeypatch.setattr(type(conf), "heartbeat", 0.05, raising=False)
     heart = Heart()
     hanging = Held(step_id=0, token=__import__("uuid").uuid4(), call=call(-5), give_up=go_wrong)
     healthy = Held(step_id=claimed.step_id, token=claimed.token, call=call(60), give_up=go_wrong)
@@ -253,16 +256,17 @@ def test_the_heart_outlives_a_giving_up_that_goes_wrong(engine: Engine, monkeypa
 def test_a_beat_that_the_database_refuses_is_tried_again(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Kin.start()
     claimed = engine.claim(named(job, "a"))
-    real, refused = transitions.heartbeat, []
+    real = transitions.heartbeat
+    refused: list[int] = []
 
-    def refuse_once(held):
+    def refuse_once(held: Any) -> Any:
         if not refused:
             refused.append(1)
             raise DatabaseError("not now")
         return real(held)
 
     monkeypatch.setattr(transitions, "heartbeat", refuse_once)
-    monkeypatch.setattr(transitions.conf.__class__, "heartbeat", 0.05, raising=False)
+    monkeypatch.setattr(type(conf), "heartbeat", 0.05, raising=False)
     from agents.call import Call
 
     call = Call(job_id=job.pk, workflow="Kin", step="a", attempt=1, idempotency_key="k", input=None,

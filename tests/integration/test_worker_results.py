@@ -38,7 +38,7 @@ class Room(pydantic.BaseModel):
     since: datetime.date
 
 
-def _numbers():
+def _numbers() -> Any:
     yield from (1, 2)
 
 
@@ -80,7 +80,7 @@ def test_a_result_is_stored_in_its_documented_form_and_reaches_the_next_step_in_
 def _raw_result(job: Job) -> str:
     with connection.cursor() as cursor:
         cursor.execute("SELECT result::text FROM sag_workflows_step WHERE job_id = %s AND name = 'a'", [job.pk])
-        return cursor.fetchone()[0]
+        return str(cursor.fetchone()[0])
 
 
 def _cycle() -> list:
@@ -96,12 +96,12 @@ def _deep() -> list:
     return deep
 
 
-def _breaks_off():
+def _breaks_off() -> Any:
     yield 1
     raise KeyError("the vendor's cursor")
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "NaN": lambda: {"price": float("nan")},
     "infinity": lambda: [float("-inf")],
     "NUL": lambda: "a\x00b",
@@ -237,7 +237,7 @@ def test_a_reference_that_leads_to_nothing_fails_its_step_for_good_before_any_ca
 def test_what_an_operation_does_to_its_input_stays_with_it(engine: Engine) -> None:
     """The attempt records what was sent; the next step, handed over in this very process, reads what was stored."""
 
-    def spoil(call):
+    def spoil(call: Any) -> Any:
         call.input["a"]["list"].append("spoilt")
         call.input["junk"] = object()
         for result in call.results.values():
