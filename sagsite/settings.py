@@ -151,7 +151,10 @@ def database() -> dict[str, Any]:
     else:
         found = env.db("DATABASE_URL")
     options = {**CONNECTION, **found.get("OPTIONS", {})}
-    session = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+    # Prepared plans live as long as their connection. One made while a table was all but empty would read it whole for
+    # ever; the engine's own statements each have an index, so its processes never want that.
+    planning = {"enable_seqscan": "off"} if ROLE in ("agents", "supervisor") else {}
+    session = " ".join(f"-c {name}={value}" for name, value in (SESSION | planning).items())
     options["options"] = " ".join(filter(None, [session, options.get("options", "")]))
     found["OPTIONS"] = options
     if ROLE == "web":

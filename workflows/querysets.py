@@ -17,9 +17,10 @@ from workflows.states import LIVE_JOB_STATES, JobState, Remedy, Role, StepState
 if TYPE_CHECKING:
     import uuid
 
-# What a step must be, of itself. {step} is the alias of the step's row, {waiting_for} the counter it must show: 0 for a
-# claim, 1 for a hand-over that settles the last prerequisite in the same statement.
-READY_STEP = """{step}.state = 'NotStarted' AND {step}.waiting_for = {waiting_for} AND NOT {step}.held"""
+# What a step must be, of itself. {step} is the alias of the step's row, {waiting_for} what its counter must show: "= 0"
+# to be found, "< 1" for a claim by id (the same, in words that no partial index offers itself for), "= 1" for a hand-over
+# that settles the last prerequisite in the same statement.
+READY_STEP = """{step}.state = 'NotStarted' AND {step}.waiting_for {waiting_for} AND NOT {step}.held"""
 
 # What its job must be. {job} is the alias of the job's row, in the hot statements the locked one.
 JOB_LETS_START = """{job}.paused_at IS NULL AND {job}.stopping_at IS NULL AND (

@@ -21,11 +21,11 @@ def _load(name: str, **fragments: str) -> str:
     """The text of a statement with its fragments put in. Braces stand nowhere else in these files."""
     text = (_FOLDER / f"{name}.sql").read_text()
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
-    return "\n".join(lines).format(**fragments)
+    return " ".join("\n".join(lines).format(**fragments).split())
 
 
-_READY_TO_CLAIM = READY.format(step="s", job="locked", waiting_for=0, now="clock.now")
-_READY_TO_HAND_OVER = READY.format(step="s", job="locked", waiting_for=1, now="clock.now")
+_READY_TO_CLAIM = READY.format(step="s", job="locked", waiting_for="< 1", now="clock.now")
+_READY_TO_HAND_OVER = READY.format(step="s", job="locked", waiting_for="= 1", now="clock.now")
 
 START = _load("start")
 CLAIM = _load("claim", ready=_READY_TO_CLAIM, skip_locked="")
@@ -35,7 +35,7 @@ SETTLE = _load(
     hand_over="%(hand_over)s AND s.seq = done.releases[1] AND s.queue = %(queue)s AND " + _READY_TO_HAND_OVER,
 )
 HEARTBEAT = _load("heartbeat")
-CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting_for=0, now="sag_now()"))
+CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting_for="= 0", now="sag_now()"))
 
 
 def fetch(statement: str, parameters: Mapping[str, Any]) -> list[Any]:

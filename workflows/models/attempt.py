@@ -22,7 +22,7 @@ class Attempt(models.Model):
     step = models.ForeignKey(
         Step, on_delete=models.CASCADE, related_name="attempts", db_index=False, db_constraint=False
     )
-    number = models.PositiveIntegerField()
+    number = models.IntegerField()
     token = models.UUIDField()
     worker = models.CharField(max_length=150)
     started_at = models.DateTimeField()

@@ -11,10 +11,10 @@ class Event(models.Model):
 
     # Written only under its job's lock, so the check of a foreign key would buy nothing on the hot path.
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events", db_index=False, db_constraint=False)
-    seq = models.PositiveIntegerField()
+    seq = models.IntegerField()
     kind = models.CharField(max_length=40)
     step = models.CharField(max_length=80, blank=True, db_default="")
-    attempt = models.PositiveIntegerField(null=True)
+    attempt = models.IntegerField(null=True)
     actor = models.CharField(max_length=200)
     reason = models.TextField(blank=True, db_default="")
     data = models.JSONField(null=True)

@@ -12,7 +12,7 @@ class IdempotencyRecord(models.Model):
     path = models.CharField(max_length=300)
     key = models.CharField(max_length=255)
     fingerprint = models.CharField(max_length=64)
-    status = models.PositiveSmallIntegerField()
+    status = models.SmallIntegerField()
     headers = models.JSONField()
     body = models.JSONField(null=True)
     created_at = models.DateTimeField()

@@ -6,6 +6,7 @@ from django.db.models import Q
 from uuid_utils.compat import uuid7
 
 from workflows.clock import SagNow
+from workflows.models.invariants import Sound
 from workflows.querysets import JobQuerySet
 from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Reason
 
@@ -30,7 +31,7 @@ class Job(models.Model):
     )
     key = models.CharField(max_length=255, null=True)
     workflow = models.CharField(max_length=100)
-    version = models.PositiveIntegerField()
+    version = models.IntegerField()
     plan = models.JSONField()
     input = models.JSONField()
     state = models.CharField(max_length=12, choices=JobState.choices, db_default=JobState.RUNNING)
@@ -39,8 +40,8 @@ class Job(models.Model):
     stopping_at = models.DateTimeField(null=True)
     stopping_undo = models.BooleanField(null=True)
     paused_at = models.DateTimeField(null=True)
-    seq = models.PositiveIntegerField(db_default=0)
-    open_steps = models.PositiveIntegerField()
+    seq = models.IntegerField(db_default=0)
+    open_steps = models.IntegerField()
     created_at = models.DateTimeField(db_default=SagNow())
     finished_at = models.DateTimeField(null=True)
 
@@ -54,21 +55,12 @@ class Job(models.Model):
                 nulls_distinct=False,
                 name="job_once_per_key",
             ),
-            models.CheckConstraint(condition=Q(state__in=JobState.values), name="job_state_known"),
             models.CheckConstraint(
-                condition=Q(state__in=TERMINAL_JOB_STATES, finished_at__isnull=False)
-                | Q(state__in=LIVE_JOB_STATES, finished_at__isnull=True),
-                name="job_finished_when_terminal",
-            ),
-            models.CheckConstraint(
-                condition=Q(stopping_at__isnull=True, stopping_undo__isnull=True)
-                | Q(stopping_at__isnull=False, stopping_undo__isnull=False, state=JobState.RUNNING),
-                name="job_stopping_only_while_running",
-            ),
-            models.CheckConstraint(
-                condition=Q(reason="", state__in=[JobState.RUNNING, JobState.COMPLETED], stopping_at__isnull=True)
-                | (~Q(reason="") & ~Q(state=JobState.COMPLETED)),
-                name="job_reason_when_stopped_short",
+                condition=Sound(
+                    *("state", "finished_at", "stopping_at", "stopping_undo", "reason", "open_steps"),
+                    function="sag_job_is_sound",
+                ),
+                name="job_is_sound",
             ),
         ]
         indexes = [

@@ -1,8 +1,9 @@
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 
 from workflows.clock import SagNow
+from workflows.models.invariants import Sound
 from workflows.models.job import Job
 from workflows.querysets import FAILING, StepQuerySet
 from workflows.states import ErrorKind, Remedy, Role, StepState
@@ -19,7 +20,7 @@ class Step(models.Model):
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="steps", db_index=False)
-    seq = models.PositiveSmallIntegerField()
+    seq = models.SmallIntegerField()
     name = models.CharField(max_length=80)
     role = models.CharField(max_length=8, choices=Role.choices, db_default=Role.FORWARD)
     undoes = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="undos", db_index=False)
@@ -29,18 +30,18 @@ class Step(models.Model):
     idempotency_key = models.CharField(max_length=150)
 
     state = models.CharField(max_length=10, choices=StepState.choices, db_default=StepState.NOT_STARTED)
-    waiting_for = models.PositiveSmallIntegerField(db_default=0)
-    releases = ArrayField(models.PositiveSmallIntegerField())
+    waiting_for = models.SmallIntegerField(db_default=0)
+    releases = ArrayField(models.SmallIntegerField())
     released_at = models.DateTimeField(null=True)
     held = models.BooleanField(db_default=False)
     run_after = models.DateTimeField(db_default=SagNow())
     ring_after = models.DateTimeField(db_default=SagNow())
-    rings = models.PositiveSmallIntegerField(db_default=0)
+    rings = models.SmallIntegerField(db_default=0)
 
     timeout = models.DurationField()
-    attempt = models.PositiveIntegerField(db_default=0)
-    charged = models.PositiveIntegerField(db_default=0)
-    attempts_allowed = models.PositiveIntegerField()
+    attempt = models.IntegerField(db_default=0)
+    charged = models.IntegerField(db_default=0)
+    attempts_allowed = models.IntegerField()
     probe_only = models.BooleanField(db_default=False)
     token = models.UUIDField(null=True)
     worker = models.CharField(max_length=150, blank=True, db_default="")
@@ -57,7 +58,7 @@ class Step(models.Model):
     remedy_reason = models.TextField(blank=True, db_default="")
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    version = models.PositiveIntegerField(db_default=1)
+    version = models.IntegerField(db_default=1)
 
     objects = StepQuerySet.as_manager()
 
@@ -65,39 +66,13 @@ class Step(models.Model):
         ordering = ["job_id", "seq"]
         constraints = [
             models.UniqueConstraint(fields=["job", "name"], name="step_name_once_per_job"),
-            models.CheckConstraint(condition=Q(state__in=StepState.values), name="step_state_known"),
             models.CheckConstraint(
-                condition=Q(
-                    state=StepState.RUNNING,
-                    token__isnull=False,
-                    complete_by__isnull=False,
-                    deadline__isnull=False,
-                    attempt__gte=1,
-                )
-                | (
-                    ~Q(state=StepState.RUNNING) & Q(token__isnull=True, complete_by__isnull=True, deadline__isnull=True)
+                condition=Sound(
+                    *("state", "attempt", "waiting_for", "token", "complete_by", "deadline", "finished_at"),
+                    *("error_kind", "remedy", "role", "undoes"),
+                    function="sag_step_is_sound",
                 ),
-                name="step_lease_only_while_running",
-            ),
-            models.CheckConstraint(
-                condition=Q(complete_by__isnull=True) | Q(complete_by__lte=F("deadline")),
-                name="step_lease_within_deadline",
-            ),
-            models.CheckConstraint(
-                condition=Q(state__in=[StepState.NOT_STARTED, StepState.RUNNING], finished_at__isnull=True)
-                | Q(
-                    state__in=[StepState.COMPLETED, StepState.FAILED, StepState.SKIPPED],
-                    finished_at__isnull=False,
-                ),
-                name="step_finished_when_ended",
-            ),
-            models.CheckConstraint(
-                condition=(Q(state=StepState.FAILED) & ~Q(error_kind="")) | (~Q(state=StepState.FAILED) & Q(remedy="")),
-                name="step_error_when_failed",
-            ),
-            models.CheckConstraint(
-                condition=Q(role=Role.FORWARD, undoes__isnull=True) | (~Q(role=Role.FORWARD) & Q(undoes__isnull=False)),
-                name="step_undo_knows_its_original",
+                name="step_is_sound",
             ),
         ]
         indexes = [

@@ -1,13 +1,15 @@
 -- Completes a forward step and hands over: releases the steps that waited for it, claims the first of them when it is now
 -- ready, and closes the job when this was its last open step. The job is locked first; every decision is made on the fresh
 -- version of rows that this statement locks or updates, so it is safe as a statement of its own under READ COMMITTED.
+-- The rows are found by their ids alone, and what else must hold stands where no partial index offers itself for it: a
+-- token says that the step is Running (step_is_sound), the job's state is looked at once it is locked.
 -- No row comes back when the fence does not hold, or the job is not an ordinary running one (then transitions decides).
 -- Result: one row; `next_*` is the step handed over, or null; `to_ring` the [id, queue] of other steps that became ready.
 WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
 locked AS (
     SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at
     FROM sag_workflows_job job
-    WHERE job.id = %(job)s AND job.state = 'Running' AND job.stopping_at IS NULL
+    WHERE job.id = %(job)s
     FOR NO KEY UPDATE
 ),
 done AS (
@@ -16,23 +18,26 @@ done AS (
         token = NULL, complete_by = NULL, deadline = NULL, error_kind = '', error_code = '', error_message = '',
         version = locked.seq + 1
     FROM locked, clock
-    WHERE s.id = %(step)s AND s.job_id = locked.id
-      AND s.state = 'Running' AND s.attempt = %(attempt)s AND s.token = %(token)s
+    WHERE s.id = %(step)s AND s.job_id = locked.id AND s.attempt = %(attempt)s AND s.token = %(token)s
+      AND locked.state = 'Running' AND locked.stopping_at IS NULL
     RETURNING s.id, s.name, s.attempt, s.releases
 ),
 released AS (
     UPDATE sag_workflows_step s
     SET waiting_for = s.waiting_for - 1, run_after = GREATEST(s.run_after, clock.now),
         ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s),
-        state = CASE WHEN {hand_over} THEN 'Running' ELSE s.state END,
-        attempt = CASE WHEN {hand_over} THEN s.attempt + 1 ELSE s.attempt END,
-        token = CASE WHEN {hand_over} THEN %(next_token)s::uuid END,
-        worker = CASE WHEN {hand_over} THEN %(worker)s ELSE s.worker END,
-        complete_by = CASE WHEN {hand_over} THEN clock.now + LEAST(%(lease)s, s.timeout) END,
-        deadline = CASE WHEN {hand_over} THEN clock.now + s.timeout END,
-        heartbeat_at = CASE WHEN {hand_over} THEN clock.now END,
-        started_at = CASE WHEN {hand_over} THEN clock.now END,
-        version = CASE WHEN {hand_over} THEN locked.seq + 2 ELSE s.version END
+        (state, attempt, token, worker, complete_by, deadline, heartbeat_at, started_at, version) = (
+            SELECT CASE WHEN handed_over THEN 'Running' ELSE s.state END,
+                   CASE WHEN handed_over THEN s.attempt + 1 ELSE s.attempt END,
+                   CASE WHEN handed_over THEN %(next_token)s::uuid END,
+                   CASE WHEN handed_over THEN %(worker)s ELSE s.worker END,
+                   CASE WHEN handed_over THEN clock.now + LEAST(%(lease)s, s.timeout) END,
+                   CASE WHEN handed_over THEN clock.now + s.timeout END,
+                   CASE WHEN handed_over THEN clock.now END,
+                   CASE WHEN handed_over THEN clock.now END,
+                   CASE WHEN handed_over THEN locked.seq + 2 ELSE s.version END
+            FROM (SELECT {hand_over} AS handed_over OFFSET 0) AS decision
+        )
     FROM done, locked, clock
     WHERE s.job_id = locked.id AND s.seq = ANY(done.releases) AND s.state = 'NotStarted'
     RETURNING s.*
