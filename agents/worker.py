@@ -7,6 +7,7 @@ outcome that the database cannot take until it can. It never decides what comes 
 import json
 import logging
 import os
+import random
 import signal
 import socket
 import threading
@@ -39,8 +40,9 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOOK_ROUND_EVERY = 1.0
-_CANDIDATES = 5
+_CANDIDATES = 20
+_LOOKS_AT_TAKEN_ONES = 3
+_LOOK_AGAIN_AFTER = 0.1
 _LONGEST_WAIT = 86_400.0
 
 
@@ -68,11 +70,11 @@ class Outcome:
 
 @dataclass(kw_only=True)
 class _Process:
-    """Who this process is, unique per start, and when it last looked round its queue."""
+    """Who this process is, unique per start, and when it last found nothing to do in a queue."""
 
     pid: int = 0
     name: str = ""
-    looked_round: dict[str, float] = field(default_factory=dict)
+    found_nothing: dict[str, float] = field(default_factory=dict)
 
 
 _process = _Process()
@@ -82,8 +84,8 @@ def identity() -> str:
     """This process's name in the store: host, pid and a mark of this very start."""
     if _process.pid != os.getpid():
         _process.pid = os.getpid()
+        _process.found_nothing = {}
         _process.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-        _process.looked_round = {}
     return _process.name
 
 
@@ -95,18 +97,32 @@ def work(queue: str, step_id: int | None) -> None:
         return
     if step_id is not None:
         _run_chain(*_claim(step_id))
-    while not is_draining() and _may_look_round(queue):
-        for candidate in until_answered(partial(transitions.candidates, queue, _CANDIDATES)):
-            _run_chain(*_claim(candidate, unless_locked=True))
+    _look_round(queue)
 
 
-def _may_look_round(queue: str) -> bool:
-    """Once in a while take what nobody rang for. Not after each ring: the others of a burst have their own doorbells."""
-    now = time.monotonic()
-    if now - _process.looked_round.get(queue, 0.0) < _LOOK_ROUND_EVERY:
+def _look_round(queue: str) -> None:
+    """Take what may start in this queue, whoever was rung for it, oldest first, until there is nothing more.
+
+    Where all that was found had just been taken by others, or was locked, it looks again before it goes to sleep. A
+    queue that was empty a moment ago is not looked at: whoever starts something in it rings.
+    """
+    if time.monotonic() - _process.found_nothing.get(queue, 0.0) < _LOOK_AGAIN_AFTER:
+        return
+    looks_left = _LOOKS_AT_TAKEN_ONES
+    while looks_left and not is_draining():
+        found = until_answered(partial(transitions.candidates, queue, _CANDIDATES))
+        random.shuffle(found)  # the workers that look round together should not all reach for the same step
+        taken = sum(_take(step_id) for step_id in found)
+        looks_left = (_LOOKS_AT_TAKEN_ONES if taken else looks_left - 1) if found else 0
+    _process.found_nothing[queue] = time.monotonic()
+
+
+def _take(step_id: int) -> bool:
+    if is_draining():
         return False
-    _process.looked_round[queue] = now
-    return True
+    claimed, asked_at = _claim(step_id, unless_locked=True)
+    _run_chain(claimed, asked_at)
+    return claimed is not None
 
 
 def _claim(step_id: int, *, unless_locked: bool = False) -> tuple[Claimed | None, float]:

@@ -153,7 +153,7 @@ def database() -> dict[str, Any]:
     options = {**CONNECTION, **found.get("OPTIONS", {})}
     # Prepared plans live as long as their connection. One made while a table was all but empty would read it whole for
     # ever; the engine's own statements each have an index, so its processes never want that.
-    planning = {"enable_seqscan": "off"} if ROLE in ("agents", "supervisor") else {}
+    planning = {"enable_seqscan": "off", "jit": "off"} if ROLE in ("agents", "supervisor") else {}
     session = " ".join(f"-c {name}={value}" for name, value in (SESSION | planning).items())
     options["options"] = " ".join(filter(None, [session, options.get("options", "")]))
     found["OPTIONS"] = options
@@ -207,6 +207,7 @@ CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a worker waits for its broker for
 
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_SEND_TASK_EVENTS = False
+CELERY_WORKER_ENABLE_REMOTE_CONTROL = False  # the store says what runs, signals stop it; a mailbox would only be polled
 CELERY_WORKER_HIJACK_ROOT_LOGGER = True
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_DB_REUSE_MAX = 1_000_000  # else Celery closes the database connection before and after every task

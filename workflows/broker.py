@@ -1,5 +1,8 @@
 """The doorbell: "queue Q has work, perhaps step N". Rung after the commit, by task name; losing or doubling it is harmless.
 
+A worker that was rung looks round its queue when it is done and takes what it finds, so a queue that holds enough
+doorbells needs no more: the workers are busy, and a burst of starts pays the broker for the first of them only.
+
 A dead or hanging broker costs a caller less than a second, and then nothing for a while: what was not rung for is found
 in the store and rung for by the supervisor.
 """
@@ -7,8 +10,10 @@ in the store and rung for by the supervisor.
 import logging
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Any
 
 from celery import current_app
 from django.db import transaction
@@ -22,8 +27,10 @@ DECIDE = "supervisor.tasks.decide"
 SUPERVISOR_QUEUE = "supervisor"
 
 _SILENT_AFTER_FAILURE = 2.0
+# How long, in seconds, and for how many rings, a look at the depth of a queue is good.
 _LOOK_AT_DEPTH_EVERY = 1.0
-_LOOK_AT_DEPTH_AFTER = 100
+_LOOK_AT_FULL_QUEUE_EVERY = 0.02
+_LOOK_AT_DEPTH_AFTER = 25
 
 
 class _Bell:
@@ -42,9 +49,12 @@ class _Bell:
             if now < self._silent_until:
                 return False
             last, rung = self._looked_at.get(queue, (0.0, _LOOK_AT_DEPTH_AFTER))
-            if now - last < _LOOK_AT_DEPTH_EVERY and rung < _LOOK_AT_DEPTH_AFTER:
+            full = self._full.get(queue, False)
+            if full and now - last < _LOOK_AT_FULL_QUEUE_EVERY:
+                return False
+            if not full and now - last < _LOOK_AT_DEPTH_EVERY and rung < _LOOK_AT_DEPTH_AFTER:
                 self._looked_at[queue] = (last, rung + 1)
-                return not self._full.get(queue, False)
+                return True
         full = depth(queue) >= conf.rings_per_queue
         with self._lock:
             self._looked_at[queue] = (time.monotonic(), 1)
@@ -61,11 +71,11 @@ _bell = _Bell()
 
 def depth(queue: str) -> int:
     """How many messages a queue holds. Raises what the transport raises when the broker does not answer."""
-    with current_app.connection_for_write() as connection:
+    connection: Any
+    with current_app.pool.acquire(block=True) as connection:
         try:
             # The default channel is opened under our own limits; any other would be tried for twice, with a wait between.
-            channel = connection.default_channel
-            return int(channel.queue_declare(queue, passive=True).message_count)  # type: ignore[attr-defined]
+            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
         except connection.channel_errors:
             return 0
 
@@ -97,9 +107,17 @@ def _send(task: str, queue: str, arguments: list[object]) -> bool:
     try:
         if not _bell.may_ring(queue):
             return False
-        current_app.send_task(task, args=arguments, queue=queue, retry=False, ignore_result=True)
+        _publish(task, queue, arguments)
     except Exception as error:  # transports raise errors of their own; none may reach a caller who has committed
         _bell.failed()
         logger.warning("no ring for queue %s, the supervisor will see to it: %s", queue, error)
         return False
     return True
+
+
+def _publish(task: str, queue: str, arguments: list[object]) -> None:
+    """What `send_task` does, without what a doorbell has no use for: routes, results, and its arguments told to monitors."""
+    amqp = current_app.amqp
+    message = amqp.create_task_message(uuid.uuid4().hex, task, args=arguments, argsrepr="", kwargsrepr="", ignore_result=True)
+    with current_app.producer_pool.acquire(block=True) as producer:
+        amqp.send_task_message(producer, task, message, queue=queue, retry=False)

@@ -55,8 +55,8 @@ class Defaults:
     payload_warning: int = 256_000
     """Payloads above this size are logged."""
 
-    rings_per_queue: int = 1000
-    """At most this many re-rings for a queue in one sweep, and none while it holds more messages than this."""
+    rings_per_queue: int = 100
+    """A queue that holds this many doorbells is not rung for: its workers look round it when they are done."""
 
 
 def _overridden(default: Any, name: str, value: Any) -> Any:

@@ -40,7 +40,7 @@ def engine(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Engine:
     engine = Engine()
     monkeypatch.setattr(broker, "_send", engine.send)
     monkeypatch.setattr(broker, "depth", lambda queue: 0)
-    monkeypatch.setattr(worker, "_may_look_round", lambda queue: False)
+    monkeypatch.setattr(worker, "_look_round", lambda queue: None)
     playing.calls.clear()
     playing.answers.clear()
     playing.announce_all()

@@ -287,7 +287,6 @@ def test_a_worker_that_was_rung_takes_what_nobody_was_rung_for_as_well(
     """SAS-095: a lost doorbell heals at the next."""
     monkeypatch.undo()
     monkeypatch.setattr("workflows.broker._send", engine.send)
-    worker._process.looked_round.clear()
     jobs = [Kin.start() for _ in range(3)]
     engine.rings.clear()
     worker.work("agents", None)

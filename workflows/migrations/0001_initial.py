@@ -43,6 +43,11 @@ BEGIN
         ELSE false
     END;
 END $$;
+CREATE FUNCTION sag_attempt_is_sound(outcome varchar, finished_at timestamptz) RETURNS boolean
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (outcome = '') = (finished_at IS NULL);
+END $$;
 CREATE FUNCTION sag_job_is_sound(
     state varchar, finished_at timestamptz, stopping_at timestamptz, stopping_undo boolean, reason varchar, open_steps int
 ) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
@@ -61,7 +66,7 @@ BEGIN
 END $$;
 """
 
-UNSOUND = "DROP FUNCTION sag_step_is_sound; DROP FUNCTION sag_job_is_sound"
+UNSOUND = "DROP FUNCTION sag_step_is_sound; DROP FUNCTION sag_attempt_is_sound; DROP FUNCTION sag_job_is_sound"
 
 
 class Migration(migrations.Migration):
@@ -578,12 +583,8 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="attempt",
             constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("finished_at__isnull", True), ("outcome", "")),
-                    models.Q(models.Q(("outcome", ""), _negated=True), ("finished_at__isnull", False)),
-                    _connector="OR",
-                ),
-                name="attempt_outcome_when_finished",
+                condition=workflows.models.invariants.Sound("outcome", "finished_at", function="sag_attempt_is_sound"),
+                name="attempt_is_sound",
             ),
         ),
     ]

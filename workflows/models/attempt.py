@@ -1,6 +1,7 @@
 from django.db import models
 from django.db.models import Q
 
+from workflows.models.invariants import Sound
 from workflows.models.step import Step
 from workflows.states import ErrorKind, Outcome
 
@@ -44,8 +45,7 @@ class Attempt(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["step", "number"], name="attempt_number_once_per_step"),
             models.CheckConstraint(
-                condition=Q(outcome="", finished_at__isnull=True) | (~Q(outcome="") & Q(finished_at__isnull=False)),
-                name="attempt_outcome_when_finished",
+                condition=Sound("outcome", "finished_at", function="sag_attempt_is_sound"), name="attempt_is_sound"
             ),
         ]
         indexes = [models.Index(fields=["step"], condition=OPEN_DOUBT, name="attempt_in_doubt")]

@@ -15,7 +15,8 @@ claimed AS (
         started_at = COALESCE(s.started_at, clock.now), version = locked.seq + 1
     FROM locked, clock
     WHERE s.id = %(step)s AND s.job_id = locked.id AND {ready}
-    RETURNING s.*
+    RETURNING s.id, s.job_id, s.seq, s.name, s.role, s.undoes_id, s.operation, s.queue, s.attempt, s.token, s.worker,
+              s.probe_only, s.idempotency_key, s.timeout
 ),
 numbered AS (
     UPDATE sag_workflows_job job SET seq = locked.seq + 1 FROM locked, claimed WHERE job.id = locked.id

@@ -40,7 +40,8 @@ released AS (
         )
     FROM done, locked, clock
     WHERE s.job_id = locked.id AND s.seq = ANY(done.releases) AND s.state = 'NotStarted'
-    RETURNING s.*
+    RETURNING s.id, s.seq, s.name, s.operation, s.queue, s.state, s.attempt, s.token, s.worker, s.idempotency_key, s.timeout,
+              s.waiting_for, s.held
 ),
 handed AS (SELECT * FROM released WHERE state = 'Running'),
 moved AS (
