@@ -207,7 +207,8 @@ CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a worker waits for its broker for
 
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_SEND_TASK_EVENTS = False
-CELERY_WORKER_ENABLE_REMOTE_CONTROL = False  # the store says what runs, signals stop it; a mailbox would only be polled
+# Remote control stays on although nothing uses it: a worker without that mailbox does not notice that its broker is gone,
+# and stays deaf when it is back.
 CELERY_WORKER_HIJACK_ROOT_LOGGER = True
 CELERY_WORKER_REDIRECT_STDOUTS = False
 CELERY_DB_REUSE_MAX = 1_000_000  # else Celery closes the database connection before and after every task

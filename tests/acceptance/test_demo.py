@@ -26,6 +26,7 @@ def demo(folder: Path) -> "subprocess.Popen[str]":
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_the_demo_kills_a_worker_tells_of_each_trip_and_agrees_with_the_ledger(tmp_path: Path) -> None:
     running = demo(tmp_path)
     said, _ = running.communicate(timeout=380)

@@ -109,7 +109,7 @@ def test_a_verb_that_no_edge_allows_is_a_fault_and_changes_nothing(engine: Engin
         {"state": "Running"},
         {"state": "Completed"},
         {"state": "Failed"},
-        {"token": uuid.uuid4()},
+        {"token": uuid.UUID(int=1)},
         {"remedy": "retry"},
         {"role": "undo"},
     ],
