@@ -175,7 +175,8 @@ def test_the_overview_follows_the_jobs(operator_page: Page, site: str) -> None:
     operator_page.goto(f"{site}/")
     expect(operator_page.get_by_text("No job has been started yet.")).to_be_visible()
     data.failed_undo("trip-17")
-    expect(operator_page.locator(".person").get_by_role("link", name="trip-17")).to_be_visible()
+    # The overview asks every five seconds.
+    expect(operator_page.locator(".person").get_by_role("link", name="trip-17")).to_be_visible(timeout=20_000)
 
 
 @pytest.mark.parametrize("browser_context_args", [{"java_script_enabled": False}], indirect=True)
