@@ -118,6 +118,8 @@ def _send(task: str, queue: str, arguments: list[object]) -> bool:
 def _publish(task: str, queue: str, arguments: list[object]) -> None:
     """What `send_task` does, without what a doorbell has no use for: routes, results, and its arguments told to monitors."""
     amqp = current_app.amqp
-    message = amqp.create_task_message(uuid.uuid4().hex, task, args=arguments, argsrepr="", kwargsrepr="", ignore_result=True)
+    message = amqp.create_task_message(
+        uuid.uuid4().hex, task, args=arguments, argsrepr="", kwargsrepr="", ignore_result=True
+    )
     with current_app.producer_pool.acquire(block=True) as producer:
         amqp.send_task_message(producer, task, message, queue=queue, retry=False)
