@@ -74,9 +74,6 @@ class StepQuerySet(models.QuerySet):
         """Which have an attempt whose outcome nobody knows? (attempt_in_doubt)"""
         return self.filter(attempts__in_doubt=True, attempts__resolved_by="").distinct()
 
-    def forward(self) -> StepQuerySet:
-        return self.filter(role=Role.FORWARD)
-
     def undoing(self) -> StepQuerySet:
         return self.exclude(role=Role.FORWARD)
 
@@ -116,16 +113,16 @@ class JobQuerySet(models.QuerySet):
         ended = [JobState.FAILED, JobState.COMPLETED]
         doubtful = Q(attempts__in_doubt=True, attempts__resolved_by="", job__state__in=ended)
         # A union, since PostgreSQL answers each part from its own small index and an OR of them from the whole table.
-        escalated = self._all_steps().filter(state=StepState.FAILED, remedy=Remedy.ESCALATE).values("job_id")
+        escalated = self._all_steps().escalated().values("job_id")
         return self.filter(pk__in=escalated.union(self._all_steps().filter(doubtful).values("job_id")))
 
     def failing(self) -> JobQuerySet:
         """Live jobs with a step that failed and has not ended. (step_failing)"""
         return self.live().filter(pk__in=self._all_steps().filter(FAILING).values("job_id"))
 
-    def _all_steps(self) -> models.QuerySet:
+    def _all_steps(self) -> StepQuerySet:
         step: Any = self.model._meta.get_field("steps").related_model
-        steps: models.QuerySet = step._base_manager.all()
+        steps: StepQuerySet = step.objects.all()
         return steps
 
     def _steps(self) -> models.QuerySet:
