@@ -60,7 +60,7 @@ class Home:
             return file.read_text()
         except FileNotFoundError:
             self.create()
-        draft = write_private(file.with_suffix(f".{os.getpid()}"), secrets.token_urlsafe(50))
+        draft = write_private(file.with_suffix(f".{secrets.token_hex(8)}"), secrets.token_urlsafe(50))
         try:
             os.link(draft, file)
         except FileExistsError:
