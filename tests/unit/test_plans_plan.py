@@ -91,12 +91,13 @@ def test_the_same_plan_comes_back_from_its_json(plan: Plan) -> None:
 def test_a_start_writes_the_plan_and_a_row_for_each_step(plan: Plan) -> None:
     assert json.loads(plan.document) == plan.to_json()
     assert [tuple(row.values()) for row in json.loads(plan.rows)] == [
-        (0, "flight", "flight.reserve", "flight", 0, [1, 2], 30.0, 5),
-        (1, "hotel", "hotel.reserve", "hotel", 1, [2], 1.5, 2),
-        (2, "car", "car.reserve", "car", 2, [], 30.0, 5),
+        (0, "flight", "flight.reserve", "flight", 0, [1, 2], 30.0, 5, 0, "call", False, None),
+        (1, "hotel", "hotel.reserve", "hotel", 1, [2], 1.5, 2, 1, "call", False, None),
+        (2, "car", "car.reserve", "car", 2, [], 30.0, 5, 2, "call", False, None),
     ]
     assert list(json.loads(plan.rows)[0]) == [
-        *("seq", "name", "operation", "agent", "waiting_for", "releases", "timeout", "attempts")
+        *("seq", "name", "operation", "agent", "waiting_for", "releases", "timeout", "attempts"),
+        *("place", "kind", "gated", "queue_timeout"),
     ]
 
 
