@@ -8,19 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workflows.exceptions import SagError
-    from workflows.plans.references import given
+    from workflows.plans.children import child
+    from workflows.plans.limit import Limit
+    from workflows.plans.references import given, item
     from workflows.plans.retry import Retry
     from workflows.plans.steps import step
+    from workflows.plans.waits import signal, timer
     from workflows.workflow import Workflow
 
-__all__ = ["Retry", "SagError", "Workflow", "given", "step"]
+__all__ = ["Limit", "Retry", "SagError", "Workflow", "child", "given", "item", "signal", "step", "timer"]
 
 _HOMES = {
+    "Limit": "workflows.plans.limit",
     "Retry": "workflows.plans.retry",
     "SagError": "workflows.exceptions",
     "Workflow": "workflows.workflow",
+    "child": "workflows.plans.children",
     "given": "workflows.plans.references",
+    "item": "workflows.plans.references",
+    "signal": "workflows.plans.waits",
     "step": "workflows.plans.steps",
+    "timer": "workflows.plans.waits",
 }
 
 

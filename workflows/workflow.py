@@ -10,7 +10,7 @@ from workflows.exceptions import InvalidInput
 from workflows.plans.declaration import WorkflowType
 from workflows.plans.inputs import accepted
 from workflows.plans.json_values import fault_in_text
-from workflows.plans.plan import Plan
+from workflows.plans.plan import OnFailure, Plan
 
 if TYPE_CHECKING:
     from workflows.models import Job
@@ -31,6 +31,18 @@ class Workflow(metaclass=WorkflowType):
 
     compensate_within: ClassVar[timedelta | None] = None
     """How long after it completed a job may still be undone; None: it may not."""
+
+    on_failure: ClassVar[OnFailure] = "compensate"
+    """What the final failure of a step means that says nothing of its own: "compensate", "hold" or "ignore"."""
+
+    deadline: ClassVar[timedelta | None] = None
+    """How long a job may take as a whole; None: as long as its steps take."""
+
+    after_success: ClassVar[str | None] = None
+    """The operation that is called when a job has completed, as a step of its own; it is not undone."""
+
+    after_failure: ClassVar[str | None] = None
+    """The same for a job that has ended in any other way."""
 
     name: ClassVar[str]
     plan: ClassVar[Plan]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from workflows import SagError, given, step
+from workflows import SagError, given, item, step
 from workflows.exceptions import PlanError, ReferenceMisused
 
 flight = step("flight.reserve")
@@ -32,7 +32,9 @@ MISUSES = {
 }
 
 
-@pytest.mark.parametrize("reference", [given, given["car"]["class"], flight, flight["legs"][0]], ids=repr)
+@pytest.mark.parametrize(
+    "reference", [given, given["car"]["class"], item["host"], flight, flight["legs"][0], ~given["x"]], ids=repr
+)
 @pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
 def test_a_reference_cannot_be_used_as_a_value(misuse, reference) -> None:
     with pytest.raises(ReferenceMisused, match="known only when the job runs") as caught:
@@ -77,3 +79,15 @@ def test_a_copied_input_refers_to_the_same_steps() -> None:
     copied = copy.deepcopy(shared)
     assert copied is not shared
     assert all(copied[name] is shared[name] for name in shared)
+
+
+def test_an_item_and_an_opposite_show_themselves_as_they_are_written() -> None:
+    assert repr(item["host"][0]) == 'item["host"][0]'
+    assert repr(~given["has_car"]) == '~given["has_car"]'
+
+
+def test_an_opposite_has_nothing_inside_and_no_opposite() -> None:
+    with pytest.raises(ReferenceMisused, match=r'Write ~given\["car"\]\["class"\]'):
+        (~given["car"])["class"]
+    with pytest.raises(ReferenceMisused, match=r'~~given\["car"\]: write given\["car"\] itself'):
+        ~~given["car"]

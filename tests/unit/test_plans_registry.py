@@ -3,10 +3,10 @@
 import pytest
 from django.test import override_settings
 
-from workflows import Workflow, step
+from workflows import Workflow, child, step
 from workflows.exceptions import InvalidWorkflow, UnknownWorkflow
 from workflows.plans import registry
-from workflows.plans.checks import check_operations
+from workflows.plans.checks import check_children, check_operations
 
 
 @pytest.fixture(autouse=True)
@@ -70,3 +70,47 @@ def test_each_unknown_operation_is_an_error_with_the_nearest_name() -> None:
 
 def test_the_check_says_so_when_there_are_no_agents() -> None:
     assert {error.hint for error in check_operations([make("Lonely")], {})} == {"No agent was found at all."}
+
+
+def test_hooks_and_alternatives_are_checked_too() -> None:
+    workflow = make(
+        "Hooked",
+        after_success="mail.thank",
+        after_failure="x.a",
+        a=step("x.a", otherwise=step("x.other", compensation="x.undo")),
+    )
+    assert [error.msg for error in check_operations([workflow], {"x.a"})] == [
+        "The step 'a.otherwise' names the operation 'x.other', which no agent has.",
+        "The step 'a.otherwise' names the compensation 'x.undo', which no agent has.",
+        "The option after_success names the operation 'mail.thank', which no agent has.",
+    ]
+
+
+def test_steps_that_no_agent_does_name_no_operation() -> None:
+    assert check_operations([make("Parent", c=child("Shipping"))], {}) == []
+
+
+def test_a_child_that_does_not_exist_is_an_error_with_the_nearest_name() -> None:
+    shipping, parent = make("Shipping"), make("Parent", send=child("Shiping"), more=child("Shipping"))
+    found = check_children([shipping, parent])
+    assert [(error.id, error.obj) for error in found] == [("sag_workflows.E002", parent)]
+    assert found[0].msg == "The step 'send' starts the workflow 'Shiping', which does not exist."
+    assert found[0].hint == "Did you mean 'Shipping'?"
+
+
+def test_a_child_of_a_child_is_no_circle() -> None:
+    grandchild = make("Grandchild")
+    middle = make("Middle", a=child(grandchild), b=child(grandchild))
+    assert check_children([make("Top", a=child(middle), b=child(grandchild)), middle, grandchild]) == []
+
+
+def test_workflows_that_start_each_other_are_an_error() -> None:
+    circle = [make("A", b=child("B")), make("B", c=step("x.c", otherwise=child("C"))), make("C", a=child("A"))]
+    (error,) = check_children(circle)
+    assert error.id == "sag_workflows.E003"
+    assert error.msg.removesuffix(".").split(": ")[1] in {"A → B → C → A", "B → C → A → B", "C → A → B → C"}
+
+
+def test_a_workflow_that_starts_itself_is_an_error() -> None:
+    (error,) = check_children([make("Endless", again=child("Endless"))])
+    assert error.msg == "These workflows start each other for ever: Endless → Endless."

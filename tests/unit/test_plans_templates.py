@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given as forall
 from hypothesis import strategies as st
 
-from workflows import given, step
+from workflows import given, item, step
 from workflows.exceptions import InvalidStep, UnresolvedReference
-from workflows.plans.templates import encode, references_of, resolve
+from workflows.plans.templates import encode, encode_condition, references_of, resolve
 
 flight = step("flight.reserve")
 NAMES = {id(flight): "flight"}
@@ -118,3 +118,61 @@ def test_resolving_changes_neither_the_template_nor_what_it_reads() -> None:
     resolved = resolve(template, TRIP, {})
     resolved["list"].append(2)
     assert template == {"list": [1], "trip": {"$given": ["traveller"]}}
+
+
+HOST = {"name": "web-1", "tags": ["a", "b"], "owner": None}
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "value"),
+    [
+        (item, {"$item": []}, HOST),
+        ({"host": item["name"]}, {"host": {"$item": ["name"]}}, {"host": "web-1"}),
+        ([item["tags"][1], given["note"]], [{"$item": ["tags", 1]}, {"$given": ["note"]}], ["b", None]),
+        ({"$x": item["owner"]}, {"$literal": {"$x": {"$item": ["owner"]}}}, {"$x": None}),
+    ],
+)
+def test_an_item_is_read_like_an_input(declared, stored, value) -> None:
+    template = encode(declared, NAMES)
+    assert template == stored
+    assert references_of(template) == set()
+    assert resolve(template, TRIP, RESULTS, HOST) == value
+
+
+def test_an_item_that_has_not_what_is_read_says_so() -> None:
+    with pytest.raises(
+        UnresolvedReference, match=r"item\[\"nam\"\] leads to nothing: item has no 'nam'. Did you mean 'name'"
+    ):
+        resolve({"$item": ["nam"]}, TRIP, RESULTS, HOST)
+
+
+@pytest.mark.parametrize(("value", "met"), [(True, True), (1, True), ("no", True), (False, False), (0, False)])
+def test_a_condition_is_the_truth_of_what_it_reads_or_the_opposite(value, met: bool) -> None:
+    template = encode_condition(given["go"], NAMES)
+    opposite = encode_condition(~given["go"], NAMES)
+    assert template == {"$given": ["go"]}
+    assert opposite == {"$not": {"$given": ["go"]}}
+    assert bool(resolve(template, {"go": value}, {})) is met
+    assert resolve(opposite, {"go": value}, {}) is not met
+
+
+def test_a_condition_names_the_step_that_it_reads() -> None:
+    assert references_of(encode_condition(~flight["seats"], NAMES)) == {"flight"}
+    assert encode_condition(None, NAMES) is None
+
+
+def test_what_is_read_of_an_absent_step_is_null_at_any_depth() -> None:
+    template = encode({"all": flight, "deep": [flight["legs"][0]["to"]], "name": given["traveller"]["name"]}, NAMES)
+    assert resolve(template, TRIP, {}, absent={"flight"}) == {"all": None, "deep": [None], "name": "Ada"}
+    assert resolve({"$not": {"$result": ["flight", "x"]}}, TRIP, {}, absent={"flight"}) is True
+    with pytest.raises(UnresolvedReference, match="'flight' has left no result"):
+        resolve(template, TRIP, {}, absent={"hotel"})
+
+
+def test_an_absent_step_counts_as_absent_although_it_left_something() -> None:
+    assert resolve({"$result": ["flight", "arrives_at"]}, TRIP, RESULTS, absent={"flight"}) is None
+
+
+def test_an_opposite_is_refused_anywhere_but_in_a_condition() -> None:
+    with pytest.raises(InvalidStep, match=r'input\["a"\]\[0\] is ~given\["x"\], but ~ is for when= alone'):
+        encode({"a": [~given["x"]]}, NAMES)

@@ -1,4 +1,4 @@
-"""The making of a workflow class: its body is collected, checked as a whole, and turned into a Plan.
+"""The making of a workflow class: its body is collected, its names and options are checked, and its plan is built.
 
 Every fault is found here, at import, and never when a job is already running. The body is a mapping of its own
 (`_Body`) because two faults are visible only while it runs: a name that nobody defined, and a step that is declared
@@ -7,25 +7,23 @@ twice, of which an ordinary class would keep the second alone.
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, get_args
 
 from pydantic import BaseModel, RootModel
 
-from workflows.exceptions import InvalidStep, InvalidWorkflow, PlanCycle, PlanError, UnknownReference
+from workflows.exceptions import InvalidStep, InvalidWorkflow, PlanError, UnknownReference
 from workflows.plans import registry
+from workflows.plans.arguments import fault_in_duration, fault_in_operation
+from workflows.plans.building import build_plan
+from workflows.plans.declared import Step
 from workflows.plans.nearest import did_you_mean
-from workflows.plans.plan import Plan, PlanStep
-from workflows.plans.references import Reference, path_of, source_of
-from workflows.plans.schema import check_path, schema_of
-from workflows.plans.steps import Step, options_of, owner_of
-from workflows.plans.templates import declared_references, encode, references_of
+from workflows.plans.plan import OnFailure, Plan
+from workflows.plans.references import Pending
 
 _STEP_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 _WORKFLOW_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_OPTIONS = ("version", "input", "compensate_within")
+_OPTIONS = ("version", "input", "compensate_within", "on_failure", "deadline", "after_success", "after_failure")
 
 
 class WorkflowType(type):
@@ -45,7 +43,8 @@ class WorkflowType(type):
             _check_names(name, body, bases[0])
             cls = super().__new__(mcls, name, bases, dict(body))
             cls.name = name  # type: ignore[attr-defined]  # declared on Workflow
-            cls.plan = _build_plan(cls, _steps_of(body))
+            _check_options(cls)
+            cls.plan = build_plan(cls, _steps_of(body))
         except PlanError as error:
             raise type(error)(f"{name}: {error.message}") from error
         registry.add(cls)  # type: ignore[arg-type]  # every class with bases is a Workflow
@@ -104,8 +103,8 @@ def _check_names(workflow: str, body: Mapping[str, object], base: type) -> None:
             continue
         elif hasattr(base, name) or name in base.__annotations__:
             raise InvalidWorkflow(f"{name!r} hides Workflow's own attribute. Choose another name.")
-        elif isinstance(value, Reference):
-            raise InvalidWorkflow(f"{name} = {value!r} is no step. Write the reference where it is used, in input=.")
+        elif isinstance(value, Pending):
+            raise InvalidWorkflow(f"{name} = {value!r} is no step. Write the reference where it is used, as in input=.")
         elif not callable(value) and not isinstance(value, classmethod | staticmethod | property):
             raise InvalidWorkflow(f"{name!r} is neither a step nor an option.{did_you_mean(name, _OPTIONS)}")
 
@@ -122,89 +121,22 @@ def _check_step_name(name: str, base: type) -> None:
         )
 
 
-def _build_plan(cls: Any, steps: dict[str, Step]) -> Plan:
-    if not steps:
-        raise InvalidWorkflow("it has no steps. Declare at least one: flight = step('flight.reserve').")
-    _check_options(cls)
-    names: dict[int, str] = {}
-    for name, declared in steps.items():
-        if id(declared) in names:
-            raise InvalidStep(f"{names[id(declared)]!r} and {name!r} are the same step. Declare each with step(…).")
-        names[id(declared)] = name
-    check_given = _given_checker(cls.input)
-    planned = tuple(_plan_step(name, declared, names, check_given) for name, declared in steps.items())
-    _check_order(planned)
-    return Plan(workflow=cls.name, version=cls.version, compensate_within=cls.compensate_within, steps=planned)
-
-
 def _check_options(cls: Any) -> None:
     if isinstance(cls.version, bool) or not isinstance(cls.version, int) or cls.version < 1:
         raise InvalidWorkflow(f"version = {cls.version!r} must be a whole number of at least 1.")
-    within = cls.compensate_within
-    if within is not None and (not isinstance(within, timedelta) or within <= timedelta(0)):
-        raise InvalidWorkflow(f"compensate_within = {within!r} must be a timedelta longer than zero, or None.")
+    for option in ("compensate_within", "deadline"):
+        duration = getattr(cls, option)
+        if duration is not None and (fault := fault_in_duration(duration)):
+            raise InvalidWorkflow(f"{option} = {duration!r} {fault}")
+    if not isinstance(cls.on_failure, str) or cls.on_failure not in get_args(OnFailure):
+        hint = did_you_mean(cls.on_failure if isinstance(cls.on_failure, str) else "", get_args(OnFailure))
+        raise InvalidWorkflow(f"on_failure = {cls.on_failure!r} is unknown.{hint}")
+    for option in ("after_success", "after_failure"):
+        operation = getattr(cls, option)
+        if operation is not None and (fault := fault_in_operation(operation)):
+            raise InvalidWorkflow(f"{option} = {operation!r} {fault}")
     model = cls.input
     if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise InvalidWorkflow(f"input = {model!r} must be a pydantic model class, or None for any JSON object.")
     if model is not None and issubclass(model, RootModel):
         raise InvalidWorkflow(f"input = {model.__name__} must be a model with fields, since an input is an object.")
-
-
-def _given_checker(model: type[BaseModel] | None) -> Callable[[Reference], None]:
-    if model is None:
-        return lambda reference: None
-    schema = schema_of(model)
-    return lambda reference: check_path(schema, path_of(reference))
-
-
-def _plan_step(
-    name: str, declared: Step, names: Mapping[int, str], check_given: Callable[[Reference], None]
-) -> PlanStep:
-    options = options_of(declared)
-    try:
-        for reference in declared_references(options.input):
-            if (source := source_of(reference)) is None:
-                check_given(reference)
-            else:
-                _check_known(source, names)
-        for earlier in options.after:
-            _check_known(earlier, names)
-        template = encode(options.input, names)
-    except PlanError as error:
-        raise type(error)(f"step {name!r}: {error.message}") from error
-    awaited = references_of(template) | {names[id(earlier)] for earlier in options.after}
-    return PlanStep(
-        name=name,
-        operation=options.operation,
-        compensation=options.compensation,
-        probe=options.probe,
-        input=template,
-        after=tuple(other for other in names.values() if other in awaited),
-        timeout=options.timeout,
-        retry=options.retry,
-        undo_retry=options.undo_retry,
-    )
-
-
-def _check_known(source: Step, names: Mapping[int, str]) -> None:
-    if id(source) in names:
-        return
-    owner = owner_of(source)
-    where = f"a step of {owner}" if owner else "a step that has no name"
-    advice = did_you_mean(repr(source), names.values()) if owner else " Give it one: name = step(…)."
-    raise UnknownReference(f"{source!r} is {where}, not of this workflow.{advice}")
-
-
-def _check_order(steps: Iterable[PlanStep]) -> None:
-    """Names already seen are the only ones to wait for; an input that was changed later can break that."""
-    graph = {step.name: step.after for step in steps}
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        raise PlanCycle(f"these steps wait for each other: {' → '.join(error.args[1])}.") from error
-    seen: set[str] = set()
-    for name, after in graph.items():
-        for other in after:
-            if other not in seen:
-                raise InvalidStep(f"step {name!r} waits for {other!r}, which is declared later. Put {other!r} first.")
-        seen.add(name)

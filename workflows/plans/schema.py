@@ -1,6 +1,6 @@
 """Whether a `given[…]` can exist in what the workflow's input schema lets through."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -21,8 +21,11 @@ def schema_of(model: type[BaseModel]) -> Schema:
         raise InvalidWorkflow(f"{model.__name__} cannot be an input: it has no JSON Schema. {error}") from error
 
 
-def check_path(schema: Schema, path: Sequence[str | int]) -> None:
-    """Raise UnknownReference unless some input that the schema allows has a value at this path."""
+def check_path(schema: Schema, path: Sequence[str | int], kinds: Collection[str] = ()) -> None:
+    """Raise UnknownReference unless some input that the schema allows has a value at this path.
+
+    `kinds`: one of these JSON Schema types it has to be, if any.
+    """
     here = [schema]
     for depth, key in enumerate(path):
         options = [option for part in here for option in _alternatives(part, schema)]
@@ -32,6 +35,11 @@ def check_path(schema: Schema, path: Sequence[str | int]) -> None:
             raise UnknownReference(
                 f"{path_text('given', path)} cannot exist: {place} has no {key!r}.{_hint(options, key)}"
             )
+    found = {str(option.get("type", "anything")) for part in here for option in _alternatives(part, schema)}
+    if kinds and found.isdisjoint({"anything", *kinds}):
+        raise UnknownReference(
+            f"{path_text('given', path)} is of type {' or '.join(sorted(found))} where {' or '.join(kinds)} is needed."
+        )
 
 
 def _alternatives(schema: Schema, root: Schema) -> Iterator[Schema]:
