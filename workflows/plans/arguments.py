@@ -46,7 +46,7 @@ def fault_in_operation(name: object) -> str | None:
         return f"is longer than {_LONGEST_OPERATION} characters."
     if isinstance(name, str) and _OPERATION.fullmatch(name):
         return None
-    candidate = re.sub(r"[^a-z0-9_]+", ".", str(name).strip().lower())
+    candidate = re.sub(r"[^a-z0-9_]+", ".", name.strip().lower()) if isinstance(name, str) else ""
     hint = f"Did you mean {candidate!r}?" if _OPERATION.fullmatch(candidate) else "An example: 'flight.reserve'."
     return f"is not of the form 'agent.operation'. {hint}"
 
