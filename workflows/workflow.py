@@ -39,7 +39,7 @@ class Workflow(metaclass=WorkflowType):
     """How long a job may take as a whole; None: as long as its steps take."""
 
     after_success: ClassVar[str | None] = None
-    """The operation that is called when a job has completed, as a step of its own; it is not undone."""
+    """The operation that is called when a job has completed."""
 
     after_failure: ClassVar[str | None] = None
     """The same for a job that has ended in any other way."""

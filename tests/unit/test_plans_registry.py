@@ -1,12 +1,13 @@
 """All workflows by name, and the system check on the operations they name."""
 
 import pytest
+from django.core import checks
 from django.test import override_settings
 
 from workflows import Workflow, child, step
 from workflows.exceptions import InvalidWorkflow, UnknownWorkflow
 from workflows.plans import registry
-from workflows.plans.checks import check_children, check_operations
+from workflows.plans.checks import check_children, check_operations, children_can_be_started
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +115,9 @@ def test_workflows_that_start_each_other_are_an_error() -> None:
 def test_a_workflow_that_starts_itself_is_an_error() -> None:
     (error,) = check_children([make("Endless", again=child("Endless"))])
     assert error.msg == "These workflows start each other for ever: Endless → Endless."
+
+
+def test_django_runs_the_check_on_children() -> None:
+    make("Parent", a=child("Missing"))
+    assert children_can_be_started in checks.registry.registry.get_checks()
+    assert [error.id for error in children_can_be_started(None)] == ["sag_workflows.E002"]
