@@ -88,13 +88,13 @@ class Heart:
             return
         asked_at = time.monotonic()
         try:
-            kept = transitions.heartbeat({token: one.step_id for token, one in held.items()})
+            beat = transitions.heartbeat({token: (one.step_id, None) for token, one in held.items()})
         except Error as error:
             logger.warning("no heartbeat, the database did not take it: %s", error)
             connection.close()
             return
         for token, one in held.items():
-            one.call.may_send_until = min(asked_at + conf.lease, one.call.ends_at) if token in kept else 0.0
+            one.call.may_send_until = min(asked_at + conf.lease, one.call.ends_at) if token in beat.held else 0.0
 
     def _give_up(self, held: Held) -> None:
         logger.error("step %s outlived its time-out and hangs; its attempt is given up", held.step_id)

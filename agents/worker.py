@@ -112,7 +112,7 @@ def _look_round(queue: str) -> None:
     while looks_left and not is_draining():
         found = until_answered(partial(transitions.candidates, queue, _CANDIDATES))
         random.shuffle(found)  # the workers that look round together should not all reach for the same step
-        taken = sum(_take(step_id) for step_id in found)
+        taken = sum(_take(step_id) for step_id, _ in found)
         looks_left = (_LOOKS_AT_TAKEN_ONES if taken else looks_left - 1) if found else 0
     _process.found_nothing[queue] = time.monotonic()
 
@@ -238,7 +238,7 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
 
 def _run_operation(call: Call, claimed: Claimed, outcome: Outcome, known: dict[str, Any]) -> None:
     """The probe first where an earlier attempt is in doubt, then the operation."""
-    probe = claimed.plan[claimed.seq]["probe"] if claimed.role == Role.FORWARD else None
+    probe = claimed.plan[claimed.place].get("probe") if claimed.role == Role.FORWARD else None
     if claimed.attempt > 1:
         outcome.follows_doubt = _has_open_doubt(claimed.step_id)
     if outcome.follows_doubt and probe:
@@ -258,11 +258,11 @@ def _run_operation(call: Call, claimed: Claimed, outcome: Outcome, known: dict[s
 def _fill_in(call: Call, claimed: Claimed, known: dict[str, Any]) -> None:
     """Put the input together from the job's input and the results of other steps."""
     if claimed.role == Role.FORWARD:
-        call.results = _results(claimed, claimed.plan[claimed.seq]["input"], known)
-        call.input = resolve(claimed.plan[claimed.seq]["input"], claimed.given, call.results)
+        call.results = _results(claimed, claimed.plan[claimed.place]["input"], known)
+        call.input = resolve(claimed.plan[claimed.place]["input"], claimed.given, call.results)
         return
     original = until_answered(Step.objects.filter(undos=claimed.step_id).get)
-    template = claimed.plan[original.seq]["input"]
+    template = claimed.plan[original.place]["input"]
     call.results = _results(claimed, template, known)
     call.input = resolve(template, claimed.given, call.results)
     call.undoes = Undoes(

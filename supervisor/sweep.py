@@ -18,12 +18,12 @@ from django.db.models import QuerySet
 
 from supervisor.models import Sweep
 from supervisor.remedies import Choice, Facts, choose
-from workflows import broker, scheduler, transitions
+from workflows import broker, compensation, errands, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
-from workflows.plans.plan import Plan
-from workflows.states import ErrorKind, Remedy, Role
+from workflows.plans.plan import Plan, PlanStep
+from workflows.states import ErrorKind, Outcome, Remedy, Role, StepKind
 from workflows.transitions import in_transaction
 
 logger = logging.getLogger(__name__)
@@ -55,8 +55,13 @@ def sweep(memory: Memory = _memory) -> Sweep:
     until = time.monotonic() + _TIME_A_SWEEP
     if row.grace_until is None or row.grace_until <= begun:
         row.expired = _each(row, memory, Step.objects.overdue(), expire, until)
+        row.expired += _each(row, memory, Step.objects.queued_too_long(), scheduler.refuse_queued, until)
     row.remedied = _each(row, memory, Step.objects.without_remedy(), decide, until)
-    row.moved = _move_stranded(row, memory)
+    transitions.set_deadlines()
+    row.moved = _each_job(row, Job.objects.past_deadline(), scheduler.pass_deadline)
+    row.moved += _each_job(row, Job.objects.owe_parent(), errands.tell_parent)
+    row.moved += _attend(row)
+    row.moved += _move_stranded(row, memory)
     row.finished_at = now()
     row.save(force_insert=True)
     return row
@@ -167,8 +172,10 @@ def _lock_job_of(step_id: int) -> Job | None:
 
 def _facts(job: Job, step: Step) -> Facts:
     plan = Plan.from_json(job.plan)
-    original = step.undoes or step
-    planned = plan.step(original.name)
+    planned = plan.steps[step.place]
+    forward = step.role == Role.FORWARD
+    past_pivot = forward and compensation.pivot_passed(plan, list(Step.objects.filter(job=job).for_timeline()))
+    attempts = list(step.attempts.all())
     return Facts(
         role=Role(step.role),
         kind=ErrorKind(step.error_kind),
@@ -176,13 +183,27 @@ def _facts(job: Job, step: Step) -> Facts:
         message=step.error_message,
         charged=step.charged,
         allowed=step.attempts_allowed,
-        open_doubt=step.attempts.filter(in_doubt=True, resolved_by="").exists(),
+        open_doubt=any(attempt.in_doubt and not attempt.resolved_by for attempt in attempts),
         has_probe=planned.probe is not None,
         was_probe_only=step.probe_only,
-        retry=planned.retry if step.role == Role.FORWARD else planned.undo_retry,
+        retry=planned.retry if forward else planned.undo_retry,
         retry_after=step.retry_after,
         draw=random.random(),
+        policy="hold" if past_pivot and planned.on_failure == "compensate" else planned.on_failure,
+        has_alternative=any(other.instead_of == planned.name for other in plan.steps),
+        is_item=step.parent_id is not None,
+        waits=step.kind != StepKind.CALL or step.is_fan_out,
+        deaths=sum(attempt.outcome == Outcome.LOST for attempt in attempts),
+        deaths_allowed=conf.poison_deaths,
+        time_left=_time_left(step, planned),
     )
+
+
+def _time_left(step: Step, planned: PlanStep) -> timedelta:
+    """Of the step as a whole, over all its attempts; an undo takes the time that it needs."""
+    if step.role != Role.FORWARD or step.started_at is None or planned.total_timeout is None or step.charged == 0:
+        return timedelta.max
+    return step.started_at + planned.total_timeout - now()
 
 
 def _apply(job: Job, step: Step, choice: Choice) -> None:
@@ -196,10 +217,43 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 reason=choice.reason,
                 probe_only=choice.probe_only,
             )
-        case Remedy.COMPENSATE:
-            scheduler.give_up(job, step, reason=choice.reason)
-        case Remedy.ESCALATE:
-            scheduler.escalate(job, step, reason=choice.reason)
+        case remedy:
+            scheduler.give_up(job, step, remedy, reason=choice.reason)
+
+
+def _each_job(row: Sweep, jobs: QuerySet[Job], act: Callable[[uuid.UUID], bool | None]) -> int:
+    changed = 0
+    for job_id in jobs.order_by("pk").values_list("pk", flat=True)[:_LIVE_JOBS_A_SWEEP]:
+        try:
+            changed += bool(act(job_id))
+        except Exception as error:  # one poison row must not stop the sweep
+            _report(row, f"job {job_id}", error)
+    return changed
+
+
+def _attend(row: Sweep) -> int:
+    """Jobs with a gate that nobody looked at, or with items that nobody wrote: whoever should have, died."""
+    moved = 0
+    for steps in (Step.objects.at_gate(), Step.objects.to_expand()):
+        ids = steps.order_by("pk").values_list("job_id", flat=True)[:_LIVE_JOBS_A_SWEEP]
+        for job_id in dict.fromkeys(ids):
+            try:
+                scheduler.attend_to_all(job_id)
+                moved += 1
+            except Exception as error:  # one poison row must not stop the sweep
+                _report(row, f"job {job_id}", error)
+    return moved
+
+
+def wake_due() -> int:
+    """Steps that wait for a time which has come, for somebody who is late, or want something of another job. How many."""
+    woken = 0
+    for step_id in _ids(Step.objects.due()):
+        try:
+            woken += bool(errands.wake(step_id))
+        except Exception as error:  # one poison row must not stop the others
+            logger.error("step %s could not be woken", step_id, exc_info=error)
+    return woken
 
 
 def _move_stranded(row: Sweep, memory: Memory) -> int:

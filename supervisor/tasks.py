@@ -1,10 +1,12 @@
 """Celery's way to the supervisor: beat drives the sweep and the rings, a failure asks for its remedy at once."""
 
+import uuid
+
 from celery import shared_task
 from django.db import close_old_connections
 
 from supervisor import sweep as supervision
-from workflows import broker
+from workflows import broker, errands, scheduler
 
 SWEEP = "supervisor.tasks.sweep"
 RING_DUE = "supervisor.tasks.ring_due"
@@ -19,6 +21,7 @@ def sweep() -> None:
 @shared_task(name=RING_DUE, ignore_result=True)
 def ring_due() -> None:
     close_old_connections()
+    supervision.wake_due()
     supervision.ring_due()
 
 
@@ -26,3 +29,21 @@ def ring_due() -> None:
 def decide(step_id: int) -> None:
     close_old_connections()
     supervision.decide(step_id)
+
+
+@shared_task(name=broker.ATTEND, ignore_result=True)
+def attend(job_id: str) -> None:
+    close_old_connections()
+    scheduler.attend_to_all(uuid.UUID(job_id))
+
+
+@shared_task(name=broker.WAKE, ignore_result=True)
+def wake(step_id: int) -> None:
+    close_old_connections()
+    errands.wake(step_id)
+
+
+@shared_task(name=broker.TELL_PARENT, ignore_result=True)
+def tell_parent(job_id: str) -> None:
+    close_old_connections()
+    errands.tell_parent(uuid.UUID(job_id))

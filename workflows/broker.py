@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 WORK = "agents.tasks.work"
 DECIDE = "supervisor.tasks.decide"
+ATTEND = "supervisor.tasks.attend"
+WAKE = "supervisor.tasks.wake"
+TELL_PARENT = "supervisor.tasks.tell_parent"
 SUPERVISOR_QUEUE = "supervisor"
 
 _SILENT_AFTER_FAILURE = 2.0
@@ -94,6 +97,21 @@ def ring(queue: str, step_id: int | None = None) -> bool:
 def ring_supervisor_on_commit(step_id: int) -> None:
     """A step failed: have its remedy chosen at once instead of at the next sweep."""
     _on_commit(partial(_send, DECIDE, SUPERVISOR_QUEUE, [step_id]))
+
+
+def ring_attend_on_commit(job_id: uuid.UUID) -> None:
+    """The scheduler has more to do on a job than one transaction should: go on at once."""
+    _on_commit(partial(_send, ATTEND, SUPERVISOR_QUEUE, [str(job_id)]))
+
+
+def ring_wake_on_commit(step_id: int) -> None:
+    """A step wants something of another job: see to it at once."""
+    _on_commit(partial(_send, WAKE, SUPERVISOR_QUEUE, [step_id]))
+
+
+def ring_tell_parent_on_commit(job_id: uuid.UUID) -> None:
+    """A child has ended: the step that waits for it should hear of it at once."""
+    _on_commit(partial(_send, TELL_PARENT, SUPERVISOR_QUEUE, [str(job_id)]))
 
 
 def _on_commit(ring_now: Callable[[], object]) -> None:

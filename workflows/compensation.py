@@ -1,6 +1,7 @@
 """What has to be undone, and in what order. Decided here on rows alone; written by `transitions`, run by the agents.
 
-To be undone: every forward step that is Completed, and every one with an attempt in doubt, whatever its state. The undo
+To be undone: every forward step that is Completed, and every one with an attempt in doubt, whatever its state; of a
+fan-out, its items of that kind, side by side, behind one row that stands for them; of a child, all that its job did. The undo
 of X waits for the undo of every step that depends on X, also through steps that need none; independent branches undo
 side by side.
 
@@ -10,7 +11,7 @@ an agent that promises to refuse a cancelled key (`closes_keys`) the first answe
 only makes sure; for any other the job stays Compensating until the recheck has its answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from workflows.conf import conf
 from workflows.models import Agent, Job, Step
 from workflows.plans.plan import Plan, PlanStep
-from workflows.states import Role, StepState
+from workflows.states import Role, StepKind, StepState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,42 @@ def evidence_of(steps: Sequence[Step]) -> dict[int, Evidence]:
     return found
 
 
-def needs_undo(step: Step, evidence: Evidence) -> bool:
-    return step.role == Role.FORWARD and (step.state == StepState.COMPLETED or evidence.open_doubt)
+def needs_undo(step: Step, evidence: Evidence, fans: Collection[int]) -> bool:
+    """`fans`: the ids of the fan-outs with an item that did something, or may have."""
+    if step.role != Role.FORWARD:
+        return False
+    if step.is_fan_out:
+        return step.pk in fans
+    return step.state == StepState.COMPLETED or evidence.open_doubt
+
+
+def fans_with_effects(job: Job) -> set[int]:
+    """The fan-outs of this job with an item that is Completed or in doubt."""
+    items = Step.objects.filter(job=job, parent__isnull=False, superseded=False).with_effects()
+    return set(items.order_by().values_list("parent_id", flat=True).distinct())
+
+
+def can_be_undone(planned: PlanStep) -> bool:
+    """Whether the plan says how: by an operation, or for a child by undoing its job."""
+    return planned.compensation is not None or planned.kind == "child"
+
+
+def pivot_passed(plan: Plan, steps: Sequence[Step]) -> str | None:
+    """The step behind which there is no way back, once it is done or may be: from then on a job only goes forward."""
+    for step in steps:
+        doubt = any(attempt.in_doubt and not attempt.resolved_by for attempt in step.attempts.all())
+        if step.role == Role.FORWARD and plan.steps[step.place].pivot and (step.state == StepState.COMPLETED or doubt):
+            return step.name
+    return None
+
+
+def behind(plan: Plan, name: str) -> set[str]:
+    """The step, and every step that depends on it: what an undo down to it takes back."""
+    found, frontier = {name}, {name}
+    while frontier:
+        frontier = {dependent for name in frontier for dependent in plan.dependents(name)} - found
+        found |= frontier
+    return found
 
 
 def undo_order(plan: Plan, names: set[str]) -> dict[str, set[str]]:
@@ -78,22 +113,46 @@ def quiet_time(step: Step, evidence: Evidence, agent: Agent | None) -> datetime 
     return evidence.last_started_at + step.timeout + lands_within
 
 
-def plan_undo(
-    job: Job, plan: Plan, steps: Sequence[Step], evidence: Mapping[int, Evidence], agents: Mapping[str, Agent]
-) -> list[Step]:
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What an undo is decided on: the job, its plan, the rows of it, and what is known of them. `seq` is the next number."""
+
+    job: Job
+    plan: Plan
+    steps: Sequence[Step]
+    evidence: Mapping[int, Evidence]
+    fans: Collection[int]
+    agents: Mapping[str, Agent]
+    seq: int
+
+    def originals(self, names: Collection[str] | None = None) -> dict[str, Step]:
+        """{name: step} of what is to be undone, can be, and has no undo yet; among `names`, or in the whole job."""
+        return {
+            step.name: step
+            for step in self.steps
+            if needs_undo(step, self.evidence[step.pk], self.fans)
+            and can_be_undone(self.plan.step(step.name))
+            and (names is None or step.name in names)
+            and undo_of(step, self.steps) is None
+        }
+
+
+def undo_of(step: Step, steps: Sequence[Step]) -> Step | None:
+    """The row that undoes it, if there is one already."""
+    return next((other for other in steps if other.undoes_id == step.pk and other.role == Role.UNDO), None)
+
+
+def plan_undo(scene: Scene, names: Collection[str] | None = None) -> list[Step]:
     """The rows that undo this job, unsaved, numbered behind its steps. Empty when there is nothing to undo."""
+    job, plan, agents, evidence = scene.job, scene.plan, scene.agents, scene.evidence
     planned = {step.name: step for step in plan.steps}
-    originals = {
-        step.name: step
-        for step in steps
-        if needs_undo(step, evidence[step.pk]) and planned[step.name].compensation is not None
-    }
+    originals = scene.originals(names)
     order = undo_order(plan, set(originals))
-    seq = max(step.seq for step in steps) + 1
+    seq = scene.seq
     rows: dict[str, Step] = {}
     # Latest steps first: undo begins at the end, and the numbers break ties in that order.
     for name in sorted(originals, key=lambda name: originals[name].seq, reverse=True):
-        rows[name] = _undo_row(job, originals[name], planned[name], agents, seq, waiting_for=len(order[name]))
+        rows[name] = undo_row(job, originals[name], planned[name], agents, seq, waiting_for=len(order[name]))
         seq += 1
     for name, waited_for in order.items():
         for other in waited_for:
@@ -102,7 +161,7 @@ def plan_undo(
         row.releases.sort()
     rechecks = []
     for name, row in rows.items():
-        if evidence[originals[name].pk].ever_in_doubt:
+        if evidence[originals[name].pk].ever_in_doubt and not originals[name].is_fan_out:
             recheck = recheck_row(job, originals[name], planned[name], evidence[originals[name].pk], agents, seq)
             recheck.waiting_for = 1
             row.releases.append(seq)
@@ -115,7 +174,7 @@ def recheck_row(
     job: Job, original: Step, planned: PlanStep, evidence: Evidence, agents: Mapping[str, Agent], seq: int
 ) -> Step:
     """The second asking, due at the quiet time."""
-    row = _undo_row(job, original, planned, agents, seq, waiting_for=0, role=Role.RECHECK)
+    row = undo_row(job, original, planned, agents, seq, waiting_for=0, role=Role.RECHECK)
     due = quiet_time(original, evidence, agents.get(original.agent))
     if due is not None:
         row.run_after = row.ring_after = due
@@ -135,7 +194,7 @@ def closes_keys(original: Step | None, agents: Mapping[str, Agent]) -> bool:
     return agent is not None and agent.closes_keys
 
 
-def _undo_row(
+def undo_row(
     job: Job,
     original: Step,
     planned: PlanStep,
@@ -145,25 +204,32 @@ def _undo_row(
     waiting_for: int,
     role: Role = Role.UNDO,
 ) -> Step:
-    operation = planned.compensation
-    if operation is None:
-        raise AssertionError(f"step {original.name} declares no compensation")
+    operation = planned.compensation or ""
     agent_name = operation.partition(".")[0]
     agent = agents.get(agent_name)
     name = f"{original.name}.{role}"
+    if original.index is not None and role == Role.RECHECK:
+        name = f"{original.name}.{original.index}.{role}"  # a row of its own, beside those that stand for the plan
     fields: dict[str, Any] = {
         "job": job,
         "seq": seq,
+        "place": original.place,
         "name": name,
+        "generation": original.generation,
+        "kind": original.kind,
         "role": role,
         "undoes": original,
         "operation": operation,
         "agent": agent_name,
         "queue": agent.queue if agent else conf.queue,
-        "idempotency_key": f"{job.pk}:{name}",
+        "idempotency_key": f"{original.idempotency_key}.{role}",
         "waiting_for": waiting_for,
         "releases": [],
+        # An undo over many items, or of another job, is begun by the scheduler.
+        "gated": original.is_fan_out or original.kind != StepKind.CALL,
+        "limited": agent is not None and agent.has_limit,
         "timeout": original.timeout,
+        "queue_timeout": None,
         "attempts_allowed": planned.undo_retry.attempts,
         "version": job.seq,
     }

@@ -37,6 +37,21 @@ class Defaults:
     step_timeout: float = 30.0
     """The hard cap of an attempt, for steps that name none."""
 
+    queue_timeout: float = 86_400.0
+    """How long a step may stand ready without a worker that takes it, for steps that name no `queue_timeout`."""
+
+    total_timeout: float = 604_800.0
+    """How long a step may take over all its attempts, for steps that name no `total_timeout`."""
+
+    defer_within: float = 86_400.0
+    """How long a deferred step waits for its callback, for operations that name no `within`."""
+
+    poison_deaths: int = 3
+    """A step whose worker died this often in the middle of it is put in front of a person."""
+
+    batch: int = 500
+    """Items of a fan-out are written this many at a time."""
+
     retry: Retry = Retry()
     """For steps that name none. In settings a dict, for example {"attempts": 3, "first": 0.5}."""
 

@@ -14,6 +14,8 @@ SagError
 ├── KeyConflict
 ├── KeyInUse
 ├── WrongState
+│   └── DigestMismatch             an undo that is no longer what was shown
+├── NotAllowed                     an approval by somebody who is not among the approvers
 ├── StaleVersion
 ├── NotFound
 ├── UnresolvedReference            a reference that found nothing when its step was about to run
@@ -133,6 +135,19 @@ class WrongState(SagError):
         self.state = state
         self.allowed = list(allowed)
         super().__init__(message, state=self.state, allowed=self.allowed)
+
+
+class DigestMismatch(WrongState):
+    """What was shown is no longer what would be done; nothing was done."""
+
+    code = "digest_mismatch"
+
+
+class NotAllowed(SagError):
+    """This is not for you to decide."""
+
+    code = "not_allowed"
+    http_status = 403
 
 
 class StaleVersion(SagError):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from workflows.clock import SagNow
-from workflows.states import LIVE_JOB_STATES, JobState, Remedy, Role, StepState
+from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepState
 
 if TYPE_CHECKING:
     import uuid
+    from collections.abc import Iterable, Mapping, Sequence
 
 # What a step must be, of itself. {step} is the alias of the step's row, {waiting_for} what its counter must show: "= 0"
 # to be found, "< 1" for a claim by id (the same, in words that no partial index offers itself for), "= 1" for a hand-over
@@ -60,6 +61,65 @@ class StepQuerySet(models.QuerySet):
             state=StepState.NOT_STARTED, waiting_for=0, held=False, run_after__lte=SagNow(), ring_after__lte=SagNow()
         ).order_by("ring_after", "id")
 
+    def due(self) -> StepQuerySet:
+        """Which wait without a lease for something whose time has come? (step_waiting)"""
+        return self.filter(state=StepState.RUNNING, complete_by__isnull=True, deadline__lte=SagNow())
+
+    def queued_too_long(self) -> StepQuerySet:
+        """Which stand ready, and nobody took them in time? (step_queued_too_long)"""
+        return self.filter(state=StepState.NOT_STARTED, waiting_for=0, held=False, queue_by__lte=SagNow())
+
+    def at_gate(self) -> StepQuerySet:
+        """Where has the scheduler to look, and may? (step_at_gate)"""
+        its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"))
+        lets_start = Q(role=Role.FORWARD, job__state=JobState.RUNNING) | Q(
+            role=Role.UNDO, job__state=JobState.COMPENSATING
+        )
+        return self.filter(
+            its_turn,
+            lets_start,
+            state=StepState.NOT_STARTED,
+            waiting_for=0,
+            gated=True,
+            run_after__lte=SagNow(),
+            job__paused_at__isnull=True,
+            job__stopping_at__isnull=True,
+        )
+
+    def to_expand(self) -> StepQuerySet:
+        """Which fan-outs have items that are not written yet? (step_to_expand)"""
+        return self.filter(state=StepState.RUNNING, items_total__gt=F("items_made"))
+
+    def of_plan(self) -> StepQuerySet:
+        """The rows that stand for the plan as it is now, with their undos; without items and earlier generations."""
+        return self.filter(parent__isnull=True, superseded=False)
+
+    def results(
+        self, job_id: uuid.UUID, plan: Sequence[Mapping[str, Any]], names: Iterable[str]
+    ) -> tuple[dict[str, Any], set[str]]:
+        """{name: result} of steps of one job, and the names of those that left none.
+
+        A fan-out's is the list of its items' results in order; where an alternative was done, its result counts.
+        """
+        wanted = set(names)
+        instead = {step["name"]: step["instead_of"] for step in plan if step.get("instead_of")}
+        rows = self.of_plan().filter(job_id=job_id, role=Role.FORWARD, name__in=_with_alternatives(wanted, instead))
+        found: dict[str, Any] = {}
+        for row in rows:
+            if row.state != StepState.COMPLETED:
+                continue
+            primary = row.name
+            while primary not in wanted:
+                primary = instead[primary]
+            found[primary] = row.items_results() if row.is_fan_out else row.result
+        return found, wanted - found.keys()
+
+    def with_effects(self) -> StepQuerySet:
+        """Forward steps that did something, or may have: Completed, or in doubt."""
+        attempt: Any = self.model._meta.get_field("attempts").related_model
+        doubt = attempt.objects.filter(step_id=OuterRef("pk"), in_doubt=True, resolved_by="")
+        return self.filter(Q(state=StepState.COMPLETED) | Exists(doubt), role=Role.FORWARD)
+
     def ready(self) -> StepQuerySet:
         """Which may start now? (step_ready, or those of one job)"""
         return self.filter(
@@ -78,8 +138,16 @@ class StepQuerySet(models.QuerySet):
         return self.exclude(role=Role.FORWARD)
 
     def for_timeline(self) -> StepQuerySet:
-        """A job's steps with their attempts, in the order of the plan."""
-        return self.select_related("undoes").prefetch_related("attempts").order_by("seq")
+        """A job's steps as its plan is now, with their attempts, in the order of the plan; not the items."""
+        return self.of_plan().select_related("undoes").prefetch_related("attempts").order_by("seq")
+
+
+def _with_alternatives(names: set[str], instead: Mapping[str, str]) -> set[str]:
+    found = set(names)
+    for alternative, primary in instead.items():  # in the order of the plan: an alternative's alternative comes later
+        if primary in found:
+            found.add(alternative)
+    return found
 
 
 class JobQuerySet(models.QuerySet):
@@ -89,6 +157,16 @@ class JobQuerySet(models.QuerySet):
     def of_client(self, client_id: int) -> JobQuerySet:
         """The jobs that one client program started. (job_newest_of_client)"""
         return self.filter(client_id=client_id)
+
+    def past_deadline(self) -> JobQuerySet:
+        """Whose time is over? (job_with_deadline)"""
+        return self.filter(
+            state=JobState.RUNNING, stopping_at__isnull=True, time_limit__isnull=False, deadline__lte=SagNow()
+        )
+
+    def owe_parent(self) -> JobQuerySet:
+        """Which have ended, and the step that waits for them has not heard of it? (job_owes_parent)"""
+        return self.filter(parent_step_id__isnull=False, told_parent_at__isnull=True, state__in=TERMINAL_JOB_STATES)
 
     def newest_first(self) -> JobQuerySet:
         return self.order_by("-created_at", "-id")

@@ -1,4 +1,4 @@
-"""What comes next. Opens jobs, takes in what the agents report, moves each job to its next state, and hears people.
+"""What comes next. Opens jobs, takes in what the agents report, and moves each job to its next state.
 
 Every function here is one short transaction (or takes part in the caller's): the job locked first, then read, then a
 pure decision (`next_move`), then the verbs of `transitions`. No function makes a remote call; doorbells ring after the
@@ -7,22 +7,23 @@ commit. Nothing depends on the process that runs it: any worker, web server or s
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import Any
 
 from django.db import OperationalError, connection, transaction
+from django.db.models import Q, QuerySet
 from psycopg.errors import LockNotAvailable
 
-from workflows import broker, compensation, transitions
+from workflows import broker, compensation, fanouts, gates, transitions
 from workflows.clock import now
-from workflows.exceptions import InvalidInput, KeyConflict, KeyInUse, NotFound, StaleVersion, WrongState
+from workflows.exceptions import KeyConflict, KeyInUse, NotFound
 from workflows.models import Agent, Attempt, Job, Step
-from workflows.models.job import new_job_id
+from workflows.opening import new_job
 from workflows.plans.plan import Plan
-from workflows.states import JobState, Outcome, Reason, Remedy, Role, StepState
+from workflows.states import ErrorKind, JobState, Outcome, Reason, Remedy, Role, SettledBy, StepKind, StepState
 from workflows.transitions import Claimed, Failure, Settled, in_transaction
 
 # --- opening ---------------------------------------------------------------------------------------------------------
@@ -42,33 +43,23 @@ def open_job(
     Inside the caller's `atomic()` the job commits or vanishes with the caller's rows. The same client, workflow and key
     give the same job; with another input KeyConflict; KeyInUse while another start of that key has not committed yet.
     """
-    job = Job(
-        id=new_job_id(),
-        client_id=client_id,
-        key=key,
-        workflow=plan.workflow,
-        version=plan.version,
-        plan=json.loads(plan.document),
-        input=input,
-        state=JobState.RUNNING,
-        reason="",
-        reason_detail="",
-        seq=1,
-        open_steps=len(plan.steps),
-    )
+    job = new_job(plan, input, key=key, client_id=client_id)
     # A start that waits for another one of its key gives up after `lock_timeout`; a savepoint keeps the caller's rows.
-    guard = transaction.atomic() if key is not None and connection.in_atomic_block else nullcontext()
+    keeps_callers_rows = key is not None and connection.in_atomic_block
+    guard = transaction.atomic() if keeps_callers_rows or plan.gated else nullcontext()
     try:
         with guard:
-            first = transitions.start(job, plan=plan, actor=actor, start_at=start_at)
+            opened = transitions.start(job, plan=plan, actor=actor, start_at=start_at)
+            if opened is not None and opened.gated:
+                move_on(job)
     except OperationalError as error:
         if isinstance(error.__cause__, LockNotAvailable):
             raise KeyInUse(f"Another start of {plan.workflow} under the key {key!r} is being accepted.") from error
         raise
-    if first is None:
+    if opened is None:
         return _job_of_key(plan, input, key, client_id)
     if start_at is None:
-        broker.ring_on_commit(first)
+        broker.ring_on_commit(opened.first)
     return job
 
 
@@ -103,11 +94,16 @@ def settle(
     Repeating one's own settle answers as the first time did. The worker draws `next_token` before, so that it can ask.
     """
     if claimed.role == Role.FORWARD and not follows_doubt:
-        settled = transitions.settle(
-            claimed, result=result, sent=sent, next_token=next_token, worker=worker, hand_over=hand_over
-        )
+        if claimed.index is None:
+            settled = transitions.settle(
+                claimed, result=result, sent=sent, next_token=next_token, worker=worker, hand_over=hand_over
+            )
+        else:
+            settled = transitions.settle_item(claimed, result=result, sent=sent)
         if settled is not None:
             broker.ring_on_commit(settled.to_ring)
+            if settled.attend:
+                attend_to_all(claimed.job_id)
             return settled
     return _settle_under_lock(claimed, json.loads(result), sent, next_token, by_probe)
 
@@ -119,15 +115,23 @@ def _settle_under_lock(
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
         attempt = Attempt.objects.get(step=step, number=claimed.attempt)
-        if attempt.token == claimed.token and attempt.outcome == Outcome.COMPLETED:
+        if attempt.token == claimed.token and attempt.outcome == Outcome.COMPLETED and not step.settled_by:
             return _as_the_first_time(job, claimed, next_token)
-        _hear_late_word(job, step, claimed, outcome=Outcome.COMPLETED, result=result, message="")
+        hear_late_word(job, step, number=claimed.attempt, outcome=Outcome.COMPLETED, result=result, message="")
         return None
-    transitions.complete(job, step, result=result, sent=_parsed(sent), actor="agent")
+    by = SettledBy.PROBE if by_probe else ""
+    transitions.complete(job, step, result=result, sent=_parsed(sent), actor="agent", settled_by=by)
     _resolve_doubts_by_success(job, step, by_probe)
+    go_on_behind(job, step)
+    return Settled(job_state=job.state, to_ring=ring_for_ready(job))
+
+
+def go_on_behind(job: Job, step: Step) -> None:
+    """A step of a locked job has ended well, or without mattering: count it off, and move the job on."""
+    if step.parent_id is not None:
+        _item_ended(job, step, failed=step.state == StepState.FAILED)
     transitions.release_successors(job, step)
     move_on(job)
-    return Settled(job_state=job.state, to_ring=_ring_for_ready(job))
 
 
 @in_transaction
@@ -138,11 +142,91 @@ def fail(claimed: Claimed, failure: Failure, *, sent: str | None) -> bool:
         attempt = Attempt.objects.get(step=step, number=claimed.attempt)
         if attempt.token == claimed.token and attempt.outcome == Outcome.FAILED:
             return True
-        _hear_late_word(job, step, claimed, outcome=Outcome.FAILED, result=None, message=failure.message)
+        hear_late_word(job, step, number=claimed.attempt, outcome=Outcome.FAILED, result=None, message=failure.message)
         return False
     transitions.fail(job, step, failure, sent=_parsed(sent), actor="agent")
-    _after_failure(job, step)
+    after_failure(job, step)
     return True
+
+
+@in_transaction
+def release(claimed: Claimed, *, delay: timedelta, reason: str) -> bool:
+    """The operation asked to be called again later. False when its word came too late."""
+    job, step = _locked(claimed.job_id, claimed.step_id)
+    if not _holds(step, claimed):
+        return False
+    transitions.release(job, step, delay=delay, reason=reason)
+    move_on(job)
+    return True
+
+
+@in_transaction
+def defer(claimed: Claimed, *, within: timedelta, sent: str | None) -> bool:
+    """The operation has handed the work on, and a callback is waited for. False when that came already, or too late."""
+    job, step = _locked(claimed.job_id, claimed.step_id)
+    if not _holds(step, claimed):
+        return False
+    transitions.defer(job, step, within=within, sent=_parsed(sent))
+    move_on(job)
+    return True
+
+
+@in_transaction
+def settle_atomically(
+    claimed: Claimed, operation: Callable[[], str], *, sent: Callable[[], str | None]
+) -> Settled | None:
+    """Run an operation that writes to this database alone inside the transaction that settles it: exactly once.
+
+    Its job is locked and the fence checked before; the step's own row is not, so that the heartbeat need not wait.
+    None when the fence does not hold: then nothing was run.
+    """
+    job, step = _locked(claimed.job_id, claimed.step_id)
+    if not _holds(step, claimed):
+        return None
+    result = json.loads(operation())
+    transitions.complete(job, step, result=result, sent=_parsed(sent()), actor="agent")
+    _resolve_doubts_by_success(job, step, by_probe=False)
+    go_on_behind(job, step)
+    return Settled(job_state=job.state, to_ring=ring_for_ready(job))
+
+
+@in_transaction
+def claim_within_limits(step_id: int, *, token: uuid.UUID, worker: str) -> tuple[Claimed | None, str, float]:
+    """Claim a step whose agent or key has a limit: counted from the rows, under a lock that all who count must take.
+
+    (the claim or None, the limit that is reached or "", seconds until its agent's rate lets the next call begin).
+    """
+    step = Step.objects.filter(pk=step_id, state=StepState.NOT_STARTED, limited=True).first()
+    if step is None:
+        return None, "", 0.0
+    transitions.lock(step.job_id)
+    agent = Agent.objects.select_for_update(no_key=True).filter(name=step.agent).first()
+    if full := _limit_reached(step, agent):
+        return None, full, 0.0
+    if agent is None or not agent.rate_count or not agent.rate_period:
+        return transitions.claim_within_limits(step_id, token=token, worker=worker), "", 0.0
+    moment = now()
+    if agent.rate_next is not None and agent.rate_next > moment:
+        transitions.postpone(step, agent.rate_next)
+        return None, agent.name, (agent.rate_next - moment).total_seconds()
+    claimed = transitions.claim_within_limits(step_id, token=token, worker=worker)
+    if claimed is not None:
+        transitions.take_a_turn(agent, moment + agent.rate_period / agent.rate_count)
+    return claimed, "", 0.0
+
+
+def _limit_reached(step: Step, agent: Agent | None) -> str:
+    """The name of the limit that leaves no room for this step. A holder that dies is counted until its lease is over."""
+    running = Step.objects.filter(state=StepState.RUNNING, limited=True)
+    if agent is not None and agent.at_once is not None and running.filter(agent=agent.name).count() >= agent.at_once:
+        return agent.name
+    if step.limit_key:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [step.limit_key])
+        most = int(step.limit_key.partition(":")[0])
+        if running.filter(limit_key=step.limit_key).count() >= most:
+            return step.limit_key
+    return ""
 
 
 def _parsed(text: str | None) -> Any:
@@ -164,7 +248,8 @@ def _as_the_first_time(job: Job, claimed: Claimed, next_token: uuid.UUID) -> Set
     """The commit had gone through and its answer was lost: find what was handed over under the token drawn for it."""
     step = Step.objects.filter(job=job, token=next_token, state=StepState.RUNNING).first()
     if step is None:
-        return Settled(job_state=job.state, to_ring=_ring_for_ready(job))
+        move_on(job)  # whoever had the answer might have had to
+        return Settled(job_state=job.state, to_ring=ring_for_ready(job))
     return Settled(job_state=job.state, handed_over=_claim_of(step, claimed.given, claimed.plan), to_ring=[])
 
 
@@ -174,8 +259,10 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
     return Claimed(
         step_id=step.pk,
         job_id=step.job_id,
-        seq=step.seq,
+        place=step.place,
         name=step.name,
+        index=step.index,
+        item=step.item,
         role=step.role,
         undoes_id=step.undoes_id,
         operation=step.operation,
@@ -212,9 +299,9 @@ def _resolve_doubts_by_success(job: Job, step: Step, by_probe: bool) -> None:
         transitions.resolve_doubts(job, step, Attempt.Resolution.ANSWER)
 
 
-def _hear_late_word(job: Job, step: Step, claimed: Claimed, *, outcome: Outcome, result: Any, message: str) -> None:
+def hear_late_word(job: Job, step: Step, *, number: int, outcome: Outcome, result: Any, message: str) -> None:
     """Keep it as evidence. Where an effect came to light behind a finished undo, the undo is asked once more."""
-    transitions.keep_late_word(job, step, number=claimed.attempt, outcome=outcome, result=result, message=message)
+    transitions.keep_late_word(job, step, number=number, outcome=outcome, result=result, message=message)
     if outcome != Outcome.COMPLETED or step.role != Role.FORWARD:
         return
     undos = list(Step.objects.filter(undoes=step).order_by("seq"))
@@ -225,15 +312,9 @@ def _hear_late_word(job: Job, step: Step, claimed: Claimed, *, outcome: Outcome,
 
 
 def _add_recheck(job: Job, step: Step, ordinal: int) -> None:
-    plan = Plan.from_json(job.plan)
-    steps = list(Step.objects.filter(job=job))
+    planned = Plan.from_json(job.plan).steps[step.place]
     row = compensation.recheck_row(
-        job,
-        step,
-        plan.step(step.name),
-        compensation.NO_EVIDENCE,
-        announced_agents(),
-        max(other.seq for other in steps) + 1,
+        job, step, planned, compensation.NO_EVIDENCE, announced_agents(), fanouts.next_seq(job)
     )
     if ordinal > 1:
         row.name = f"{row.name}.{ordinal}"
@@ -242,12 +323,52 @@ def _add_recheck(job: Job, step: Step, ordinal: int) -> None:
     broker.ring_on_commit([(row.pk, row.queue)])
 
 
-def _after_failure(job: Job, step: Step) -> None:
+def after_failure(job: Job, step: Step) -> None:
     """In an ordinary job the supervisor chooses a remedy, at once; a stopping job was only waiting for this end."""
     if job.stopping_at is not None:
         move_on(job)
     else:
         broker.ring_supervisor_on_commit(step.pk)
+
+
+def _item_ended(job: Job, item: Step, *, failed: bool) -> None:
+    """Count an item off its fan-out, let the next one go, and end the fan-out if that was the last, or one too many."""
+    fan = _fan_of(item)
+    transitions.count_item(fan, failed=failed)
+    if fan.state != StepState.RUNNING:
+        return
+    if job.paused_at is None and job.stopping_at is None:
+        broker.ring_on_commit(transitions.admit_items(fan)[:_MOST_RINGS])
+    planned = Plan.from_json(job.plan).steps[fan.place]
+    total = fan.items_total or 0
+    all_ended = fan.items_open == 0 and fan.items_made == total
+    if fan.role != Role.FORWARD:
+        if all_ended:
+            _end_undo_of_items(job, fan)
+        return
+    if fan.items_failed > fanouts.tolerated(planned, total):
+        said = f"{fan.items_failed} of {total} items failed; {fanouts.tolerated(planned, total)} may."
+        too_many = Failure(kind=ErrorKind.PERMANENT, code="too_many_failed", message=said)
+        transitions.wait_ended_badly(job, fan, too_many, actor="scheduler")
+        after_failure(job, fan)
+    elif all_ended:
+        gates.complete_fan_out(job, fan)
+
+
+def _fan_of(item: Step) -> Step:
+    return Step.objects.get(items=item.pk)
+
+
+def _end_undo_of_items(job: Job, fan: Step) -> None:
+    if fan.items_failed == 0:
+        gates.complete_fan_out(job, fan)
+        return
+    said = f"{fan.items_failed} of {fan.items_total} undos failed."
+    transitions.wait_ended_badly(
+        job, fan, Failure(kind=ErrorKind.PERMANENT, code="undos_failed", message=said), actor="scheduler"
+    )
+    transitions.decide_remedy(job, fan, Remedy.ESCALATE, actor="scheduler", reason=said)
+    transitions.release_successors(job, fan)
 
 
 # --- moving a job to its next state ----------------------------------------------------------------------------------
@@ -263,23 +384,30 @@ class Move(Enum):
     END_UNDO = auto()
 
 
+_MOST_RINGS = 20
 _UNENDED = (StepState.NOT_STARTED, StepState.RUNNING)
 
 
-def next_move(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> Move:
+def next_move(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent], *, items_run: bool = False) -> Move:
     """Pure. A stopping job waits for what still runs; an undo ends when every row that holds the close has ended."""
     forward = [step for step in steps if step.role == Role.FORWARD]
     if job.state == JobState.RUNNING:
-        if any(step.state == StepState.RUNNING for step in forward):
+        if items_run or any(step.state == StepState.RUNNING for step in forward):
             return Move.NOTHING
         if job.stopping_at is not None:
             return Move.UNDO if job.stopping_undo else Move.FAIL
-        ended_well = all(step.state in (StepState.COMPLETED, StepState.SKIPPED) for step in forward)
-        return Move.COMPLETE if ended_well else Move.NOTHING
+        return Move.COMPLETE if all(_is_done_with(step) for step in forward) else Move.NOTHING
     if job.state == JobState.COMPENSATING:
         holding = [step for step in steps if compensation.holds_the_close(step, agents)]
         return Move.END_UNDO if all(_has_ended(step) for step in holding) else Move.NOTHING
     return Move.NOTHING
+
+
+def _is_done_with(step: Step) -> bool:
+    """Whether a forward step does not keep its job from completing."""
+    if step.state == StepState.FAILED:
+        return step.remedy in transitions.COUNTED_OFF
+    return step.state not in _UNENDED
 
 
 def _has_ended(step: Step) -> bool:
@@ -290,56 +418,201 @@ def _has_ended(step: Step) -> bool:
 
 
 def move_on(job: Job) -> None:
-    """Move a locked job to its next state, if it is ready for one."""
+    """Open what gates may open, then move a locked job to its next state, if it is ready for one."""
+    gates.open_gates(job)
     agents = announced_agents()
-    steps = list(Step.objects.filter(job=job).for_timeline())
-    match next_move(job, steps, agents):
+    steps = _timeline(job)
+    if job.stopping_at is not None and _end_waits(job, steps):
+        steps = _timeline(job)
+    items_run = any(step.is_fan_out for step in steps) and _running_items(job).exists()
+    match next_move(job, steps, agents, items_run=items_run):
         case Move.COMPLETE:
-            transitions.close(job, JobState.COMPLETED)
+            _close(job, JobState.COMPLETED)
         case Move.UNDO:
-            _begin_undo(job, steps, agents)
+            _begin_undo(job, scene_of(job, steps, agents))
         case Move.FAIL:
             _end_failed_steps(job, steps, Remedy.WAIT, "The job ended without undo.")
-            transitions.close(job, JobState.FAILED, detail=job.reason_detail)
+            _close(job, JobState.FAILED, detail=job.reason_detail)
         case Move.END_UNDO:
             _end_undo(job, steps)
 
 
-def _begin_undo(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> None:
-    """Undo what was done. Where nothing can be, the job fails as it stands, so that a person may take it on from here."""
-    evidence = compensation.evidence_of(steps)
+def _timeline(job: Job) -> list[Step]:
+    return list(Step.objects.filter(job=job).for_timeline())
+
+
+def _running_items(job: Job) -> QuerySet[Step]:
+    return Step.objects.filter(job=job, parent__isnull=False, role=Role.FORWARD, state=StepState.RUNNING)
+
+
+def scene_of(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> compensation.Scene:
+    """All that an undo of this job is decided on."""
+    return compensation.Scene(
+        job=job,
+        plan=Plan.from_json(job.plan),
+        steps=steps,
+        evidence=compensation.evidence_of(steps),
+        fans=compensation.fans_with_effects(job),
+        agents=agents,
+        seq=fanouts.next_seq(job),
+    )
+
+
+def _end_waits(job: Job, steps: Sequence[Step]) -> bool:
+    """A stopping job waits no more for times, signals and callbacks; children are told. Whether a step was changed."""
     plan = Plan.from_json(job.plan)
-    rows = compensation.plan_undo(job, plan, steps, evidence, agents)
-    reversible = any(step.compensation for step in plan.steps)
-    touched = any(step.state == StepState.COMPLETED or evidence[step.pk].open_doubt for step in steps)
-    if not rows and (touched or not reversible):
-        _end_failed_steps(job, steps, Remedy.WAIT, "Nothing that was done can be undone.")
-        transitions.close(job, JobState.FAILED, detail=job.reason_detail)
-        return
-    for step in steps:
-        if step.state == StepState.NOT_STARTED and evidence[step.pk].open_doubt:
-            transitions.fail_in_doubt(job, step, reason="Undo began while an attempt was in doubt.")
-        elif step.state == StepState.NOT_STARTED:
-            transitions.skip(job, step, reason="Undo began before this step.")
-    _end_failed_steps(job, steps, Remedy.COMPENSATE, "The job is being undone.")
-    if rows:
-        transitions.begin_undo(job, rows)
-        _ring_for_ready(job)
+    waiting = [step for step in steps if step.role == Role.FORWARD and step.state == StepState.RUNNING]
+    fans = [step for step in waiting if step.is_fan_out]
+    items = _running_items(job).filter(parent__in=fans, complete_by__isnull=True)
+    ended = [_end_wait(job, step, plan) for step in [*items, *waiting] if step.complete_by is None and step not in fans]
+    for fan in fans:
+        if not _running_items(job).filter(parent=fan).exists():
+            transitions.wait_ended_badly(job, fan, _STOPPED, actor="scheduler")
+            ended.append(True)
+    return any(ended)
+
+
+def _end_wait(job: Job, step: Step, plan: Plan) -> bool:
+    if step.kind == StepKind.CHILD:
+        policy = plan.steps[step.place].on_parent_end
+        if policy == "cancel":
+            transitions.look_again_at(step, now())
+            broker.ring_wake_on_commit(step.pk)
+        if policy != "abandon":
+            return False
+    if step.kind == StepKind.CALL:
+        transitions.cancel_step(job, step, actor="scheduler", reason="The job is stopping; no callback is waited for.")
     else:
-        transitions.close(job, JobState.COMPENSATED, detail=job.reason_detail)
+        transitions.wait_ended_badly(job, step, _STOPPED, actor="scheduler")
+    if step.parent_id is not None:
+        transitions.count_item(_fan_of(step), failed=True)
+    return True
+
+
+_STOPPED = Failure(kind=ErrorKind.CANCELLED, code="cancelled", message="The job is stopping.")
+
+
+def _begin_undo(job: Job, scene: compensation.Scene) -> None:
+    """Undo what was done. Where nothing can be, the job fails as it stands, so that a person may take it on from here."""
+    rows = compensation.plan_undo(scene)
+    planned = {step.name: step for step in scene.plan.steps}
+    reversible = any(compensation.can_be_undone(step) for step in scene.plan.steps)
+    touched = any(
+        compensation.needs_undo(step, scene.evidence[step.pk], scene.fans)
+        and step.kind in (StepKind.CALL, StepKind.CHILD)
+        and not planned[step.name].undo_unnecessary
+        for step in scene.steps
+    )
+    if not rows and (touched or not reversible):
+        _end_failed_steps(job, scene.steps, Remedy.WAIT, "Nothing that was done can be undone.")
+        _close(job, JobState.FAILED, detail=job.reason_detail)
+        return
+    end_forward_steps(job, scene.steps, scene.evidence)
+    if rows:
+        transitions.begin_undo(job, rows, why=job.reason_detail)
+        move_on(job)
+        ring_for_ready(job)
+    else:
+        _close(job, JobState.COMPENSATED, detail=job.reason_detail)
+
+
+def end_forward_steps(
+    job: Job, steps: Sequence[Step], evidence: Mapping[int, compensation.Evidence], names: Collection[str] | None = None
+) -> None:
+    """Undo begins: what has not begun is skipped, what is in doubt has failed, what has failed is undone."""
+    for step in steps:
+        if step.role != Role.FORWARD or (names is not None and step.name not in names):
+            continue
+        if step.is_fan_out:
+            transitions.skip_items(job, step, reason=BEFORE_UNDO)
+            doubtful = Step.objects.filter(parent=step, state=StepState.NOT_STARTED)
+            failed = Step.objects.filter(parent=step, state=StepState.FAILED, remedy="")
+            for item in [*doubtful, *failed]:
+                _end_forward_step(job, item, in_doubt=item.attempts.filter(in_doubt=True, resolved_by="").exists())
+        _end_forward_step(job, step, in_doubt=evidence[step.pk].open_doubt)
+
+
+def _end_forward_step(job: Job, step: Step, *, in_doubt: bool) -> None:
+    if step.state == StepState.NOT_STARTED and in_doubt:
+        transitions.fail_in_doubt(job, step, reason="Undo began while an attempt was in doubt.")
+    elif step.state == StepState.NOT_STARTED:
+        transitions.skip(job, step, reason=BEFORE_UNDO)
+    elif step.state == StepState.FAILED and step.remedy == "":
+        transitions.decide_remedy(job, step, Remedy.COMPENSATE, actor="scheduler", reason="The job is being undone.")
+
+
+BEFORE_UNDO = "Undo began before this step."
 
 
 def _end_failed_steps(job: Job, steps: Sequence[Step], remedy: Remedy, reason: str) -> None:
     for step in steps:
+        if step.is_fan_out:
+            _end_failed_steps(job, list(Step.objects.filter(parent=step).without_remedy()), remedy, reason)
         if step.state == StepState.FAILED and step.remedy == "":
             transitions.decide_remedy(job, step, remedy, actor="scheduler", reason=reason)
 
 
 def _end_undo(job: Job, steps: Sequence[Step]) -> None:
-    evidence = compensation.evidence_of(steps)
     undone = all(step.state != StepState.FAILED for step in steps if step.role == Role.UNDO)
-    doubt = any(evidence[step.pk].open_doubt for step in steps if step.role == Role.FORWARD)
-    transitions.close(job, JobState.COMPENSATED if undone and not doubt else JobState.FAILED, detail=job.reason_detail)
+    doubt = Step.objects.filter(job=job, role=Role.FORWARD, superseded=False).in_doubt().exists()
+    clean = undone and not doubt and not job.partial
+    _close(job, JobState.COMPENSATED if clean else JobState.FAILED, detail=job.reason_detail)
+
+
+def _close(job: Job, state: JobState, *, detail: str = "") -> None:
+    """To a terminal state, and with it what begins then: the hook's job, the word to the parent."""
+    transitions.close(job, state, detail=detail)
+    if not job.hooked:
+        return
+    if job.parent_step_id is not None:
+        broker.ring_tell_parent_on_commit(job.pk)
+    plan = Plan.from_json(job.plan)
+    operation = plan.after_success if state == JobState.COMPLETED else plan.after_failure
+    if operation is not None:
+        hook = plan.hook("after_success" if state == JobState.COMPLETED else "after_failure")
+        open_job(plan=hook, input=_facts_for_hook(job), key=f"{job.pk}:{job.seq}", actor="scheduler")
+
+
+def _facts_for_hook(job: Job) -> dict[str, Any]:
+    failed = Step.objects.of_plan().filter(job=job, role=Role.FORWARD, state=StepState.FAILED).order_by("seq")
+    return {
+        "job": str(job.pk),
+        "seq": job.seq,
+        "workflow": job.workflow,
+        "version": job.version,
+        "key": job.key,
+        "state": job.state,
+        "reason": job.reason,
+        "reason_detail": job.reason_detail,
+        "failed_steps": [
+            {"step": step.name, "kind": step.error_kind, "code": step.error_code, "message": step.error_message}
+            for step in failed
+        ],
+        "input": job.input,
+    }
+
+
+def attend_to_all(job_id: uuid.UUID) -> None:
+    """Look at a job until there is nothing more to look at, a short transaction each time."""
+    while attend(job_id):
+        pass
+
+
+@in_transaction
+def attend(job_id: uuid.UUID) -> bool:
+    """Write the next items of its fan-outs, open its gates, move it on. Whether there is more of this."""
+    job = transitions.lock(job_id)
+    if job is None or job.is_terminal:
+        return False
+    fan = Step.objects.filter(job=job).to_expand().order_by("seq").first()
+    if fan is not None and job.stopping_at is None:
+        fanouts.write_batch(job, fan, Plan.from_json(job.plan).steps[fan.place], announced_agents())
+    move_on(job)
+    ring_for_ready(job)
+    if job.is_terminal or job.stopping_at is not None:
+        return False
+    steps = Step.objects.filter(job=job)
+    return steps.to_expand().exists() or steps.at_gate().exists()
 
 
 @in_transaction
@@ -348,7 +621,7 @@ def heal(job_id: uuid.UUID) -> bool:
     job = transitions.lock(job_id, unless_locked=True)
     if job is None or not Job.objects.filter(pk=job_id).stranded().exists():
         return False
-    steps = list(Step.objects.filter(job=job))
+    steps = list(Step.objects.filter(Q(parent__isnull=True) | Q(releases__len__gt=0), job=job))
     ended = {step.seq for step in steps if step.released_at is not None}
     counts: dict[int, int] = {}
     for step in steps:
@@ -360,7 +633,7 @@ def heal(job_id: uuid.UUID) -> bool:
         transitions.recount(job, counts)
     if job.stopping_at is None:
         transitions.let_go(job)
-    _ring_for_ready(job)
+    ring_for_ready(job)
     move_on(job)
     return True
 
@@ -368,149 +641,98 @@ def heal(job_id: uuid.UUID) -> bool:
 # --- what the supervisor decided -------------------------------------------------------------------------------------
 
 
-def give_up(job: Job, step: Step, *, reason: str) -> None:
-    """A forward step will not succeed: stop the locked job and undo it."""
-    transitions.decide_remedy(job, step, Remedy.COMPENSATE, actor="supervisor", reason=reason)
-    detail = f"{step.name}: {step.error_message}"
-    if job.stopping_at is None:
-        transitions.stop(job, reason=Reason.STEP_FAILED, detail=detail, undo=True, actor="supervisor")
-    move_on(job)
-
-
-def escalate(job: Job, step: Step, *, reason: str) -> None:
-    """An undo will not succeed: a person is told; the undo of other steps goes on."""
-    transitions.decide_remedy(job, step, Remedy.ESCALATE, actor="supervisor", reason=reason)
-    transitions.release_successors(job, step)
-    _ring_for_ready(job)
-    move_on(job)
-
-
-# --- what people and clients ask for ---------------------------------------------------------------------------------
-
-
-@in_transaction
-def cancel(job_id: uuid.UUID, *, undo: bool, actor: str, reason: str, seen: int | None = None) -> Job:
-    """Stop a job, by default with undo. Asking again while it stops or is undone gives the same answer.
-
-    `seen` is the version the caller looked at; None takes whatever is there. Raises WrongState once the job has ended.
-    """
-    if not undo and not reason.strip():
-        fault = "to cancel without undo needs a reason"
-        raise InvalidInput(f"The request is refused: {fault}.", errors=[{"pointer": "/reason", "message": fault}])
-    job = _locked_job(job_id, seen)
-    if job.is_terminal:
-        raise WrongState(f"The job is {job.state}; it has ended.", state=job.state, allowed=job_verbs(job))
-    if job.state == JobState.RUNNING and job.stopping_at is None:
-        if job.paused_at is not None:
-            transitions.resume(job, actor=actor, reason="To cancel lifts the pause.")
-        transitions.stop(job, reason=Reason.CANCELLED, detail=reason, undo=undo, actor=actor)
+def give_up(job: Job, step: Step, remedy: Remedy, *, reason: str) -> None:
+    """A step of a locked job will not succeed. What that means for its job is the remedy."""
+    if step.parent_id is not None and step.role == Role.FORWARD and remedy != Remedy.ESCALATE:
+        _give_up_item(job, step, reason=reason)
+        return
+    transitions.decide_remedy(job, step, remedy, actor="supervisor", reason=reason)
+    if remedy in transitions.COUNTED_OFF:
+        if step.is_fan_out:
+            transitions.skip_items(job, step, reason=f"{step.name} failed, and the job goes on without it.")
+        go_on_behind(job, step)
+        ring_for_ready(job)
+    elif remedy == Remedy.COMPENSATE:
+        detail = f"{step.address}: {step.error_message}"
+        if job.stopping_at is None:
+            transitions.stop(job, reason=Reason.STEP_FAILED, detail=detail, undo=True, actor="supervisor")
         move_on(job)
-    return job
+    elif step.role != Role.FORWARD:  # an undo: a person is told; the undo of other steps goes on
+        go_on_behind(job, step)
+        ring_for_ready(job)
+
+
+def _give_up_item(job: Job, item: Step, *, reason: str) -> None:
+    """Tolerated, or one too many: then the fan-out itself fails."""
+    fan = _fan_of(item)
+    room = fan.items_failed < fanouts.tolerated(Plan.from_json(job.plan).steps[fan.place], fan.items_total or 0)
+    remedy = Remedy.IGNORE if room else Remedy.COMPENSATE
+    transitions.decide_remedy(job, item, remedy, actor="supervisor", reason=reason)
+    go_on_behind(job, item)
+    ring_for_ready(job)
 
 
 @in_transaction
-def cancel_step(job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: int | None = None) -> Step:
-    """Fence out the attempt that runs. The supervisor then undoes the job, since a person stopped this step."""
-    job = _locked_job(job_id)
-    step = _step_of(job, name, seen)
-    if step.state != StepState.RUNNING:
-        raise WrongState(
-            f"Step {name} is {step.state}; only a running step can be cancelled.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
-    transitions.cancel_step(job, step, actor=actor, reason=reason)
-    _after_failure(job, step)
-    return step
-
-
-@in_transaction
-def retry_job(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None) -> Job:
-    """Try again, after the cause is mended, what made the job end Failed: its failed undos, else its failed steps."""
-    job = _locked_job(job_id, seen)
-    steps = list(Step.objects.filter(job=job).for_timeline())
-    if "retries" not in job_verbs(job):
-        raise WrongState(
-            f"The job is {job.state}; only a Failed one is tried again.", state=job.state, allowed=job_verbs(job)
-        )
-    undos = [step for step in steps if step.role != Role.FORWARD]
-    again = [step for step in (undos or steps) if step.state == StepState.FAILED]
-    transitions.reopen(job, JobState.COMPENSATING if undos else JobState.RUNNING, actor=actor, reason=reason)
-    for step in again:
-        _retry_now(job, step, actor=actor, reason=reason)
-    _ring_for_ready(job)
-    move_on(job)
-    return job
-
-
-@in_transaction
-def retry_step(job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: int | None = None) -> Step:
-    """Try one failed step again, with a fresh allowance, under the same key."""
-    job = _locked_job(job_id)
-    step = _step_of(job, name, seen)
-    if "retries" not in step_verbs(job, step):
-        raise WrongState(
-            f"Step {name} is {step.state} in a job that is {job.state}; it cannot be tried again now.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
-    if job.state == JobState.FAILED and step.role == Role.FORWARD:
-        retry_job(job_id, actor=actor, reason=reason)
-        step.refresh_from_db()
-        return step
-    if job.state == JobState.FAILED and step.role == Role.UNDO:
-        transitions.reopen(job, JobState.COMPENSATING, actor=actor, reason=reason)
-    _retry_now(job, step, actor=actor, reason=reason)
-    return step
-
-
-@in_transaction
-def pause(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None) -> Job:
-    """Start nothing more of this job until `resume`; what runs goes on."""
-    job = _locked_job(job_id, seen)
-    if job.is_terminal:
-        raise WrongState(f"The job is {job.state}; it has ended.", state=job.state, allowed=job_verbs(job))
-    if job.paused_at is None:
-        transitions.pause(job, actor=actor, reason=reason)
-    return job
-
-
-@in_transaction
-def resume(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None) -> Job:
-    job = _locked_job(job_id, seen)
+def pass_deadline(job_id: uuid.UUID) -> bool | None:
+    """The time of a job as a whole is over: stop it, and undo it where that is still possible. None when it is locked."""
+    job = transitions.lock(job_id, unless_locked=True)
+    if job is None:
+        return None
+    if not Job.objects.filter(pk=job_id).past_deadline().exists():
+        return False
     if job.paused_at is not None:
-        transitions.resume(job, actor=actor, reason=reason)
-        _ring_for_ready(job)
-    return job
+        transitions.resume(job, actor="supervisor", reason="Its deadline lifts the pause.")
+    undo = compensation.pivot_passed(Plan.from_json(job.plan), _timeline(job)) is None
+    detail = f"It did not end by {job.deadline:%Y-%m-%d %H:%M:%S} UTC, its deadline."
+    transitions.stop(job, reason=Reason.DEADLINE, detail=detail, undo=undo, actor="supervisor")
+    move_on(job)
+    return True
 
 
-def job_verbs(job: Job) -> list[str]:
-    """What may be asked of this job now, as the nouns that its buttons and routes are named after."""
-    if not job.is_terminal:
-        ordinary = job.state == JobState.RUNNING and job.stopping_at is None
-        return [*(["cancellation"] if ordinary else []), "resumption" if job.paused_at else "pause"]
-    return ["retries"] if job.state == JobState.FAILED else []
+@in_transaction
+def wait_is_over(step_id: int) -> bool | None:
+    """What a step without a lease waited for is here (a time), or did not come in time (a signal, a callback)."""
+    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
+    job = transitions.lock(job_id, unless_locked=True) if job_id else None
+    if job is None:
+        return None
+    step = Step.objects.due().filter(pk=step_id).first()
+    if step is None or (job.paused_at is not None and step.kind == StepKind.TIMER):
+        return False
+    if step.kind == StepKind.TIMER:
+        transitions.complete(job, step, result=None, actor="scheduler", settled_by=SettledBy.TIMER)
+        go_on_behind(job, step)
+        ring_for_ready(job)
+        return True
+    if step.kind == StepKind.SIGNAL:
+        said, code = f"No signal {step.name} came in time.", "signal_timeout"
+    else:
+        said, code = "No callback came in time.", "callback_timeout"
+    expired = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=step.kind == StepKind.CALL)
+    transitions.wait_ended_badly(job, step, expired, actor="supervisor")
+    after_failure(job, step)
+    return True
 
 
-def step_verbs(job: Job, step: Step) -> list[str]:
-    """What may be asked of this step now."""
-    if step.state == StepState.RUNNING:
-        return ["cancellation"]
-    if step.state != StepState.FAILED:
-        return []
-    undoing = job.state in (JobState.COMPENSATING, JobState.FAILED)
-    tryable = {
-        Role.FORWARD: (job.state == JobState.RUNNING and job.stopping_at is None)
-        or (job.state == JobState.FAILED and not job.steps.undoing().exists()),
-        Role.UNDO: undoing,
-        Role.RECHECK: undoing or job.state == JobState.COMPENSATED,
-    }
-    return ["retries"] if tryable[Role(step.role)] else []
-
-
-def _retry_now(job: Job, step: Step, *, actor: str, reason: str) -> None:
-    transitions.retry(job, step, delay=timedelta(0), actor=actor, reason=reason, fresh_allowance=True)
-    broker.ring_on_commit([(step.pk, step.queue)])
+@in_transaction
+def refuse_queued(step_id: int) -> bool | None:
+    """Nobody took a ready step within its queue time-out."""
+    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
+    job = transitions.lock(job_id, unless_locked=True) if job_id else None
+    if job is None:
+        return None
+    step = Step.objects.queued_too_long().ready().filter(pk=step_id, rings__gt=0).first()
+    if step is None:
+        return False
+    said = f'No worker of queue "{step.queue}" took {step.address} within {step.queue_timeout}.'
+    transitions.refuse(
+        job,
+        step,
+        Failure(kind=ErrorKind.EXPIRED_WAITING, code="queue_timeout", message=said),
+        actor="supervisor",
+    )
+    after_failure(job, step)
+    return True
 
 
 # --- reading under the lock ------------------------------------------------------------------------------------------
@@ -521,30 +743,14 @@ def announced_agents() -> dict[str, Agent]:
 
 
 def _locked(job_id: uuid.UUID, step_id: int) -> tuple[Job, Step]:
-    job = _locked_job(job_id)
-    return job, Step.objects.get(pk=step_id, job=job)
-
-
-def _locked_job(job_id: uuid.UUID, seen: int | None = None) -> Job:
     job = transitions.lock(job_id)
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
-    if seen is not None and seen != job.seq:
-        raise StaleVersion(f"The job has moved on: you saw version {seen}, it is at {job.seq} and {job.state}.")
-    return job
+    return job, Step.objects.get(pk=step_id, job=job)
 
 
-def _step_of(job: Job, name: str, seen: int | None) -> Step:
-    step = Step.objects.filter(job=job, name=name).first()
-    if step is None:
-        raise NotFound(f"Job {job.pk} has no step {name!r}.")
-    if seen is not None and seen != step.version:
-        raise StaleVersion(f"Step {name} has moved on: you saw version {seen}, it is at {step.version}, {step.state}.")
-    return step
-
-
-def _ring_for_ready(job: Job) -> list[tuple[int, str]]:
-    """Ring on commit for every step of this job that may start at once."""
-    steps = list(Step.objects.filter(job=job).ready().values_list("pk", "queue"))
+def ring_for_ready(job: Job) -> list[tuple[int, str]]:
+    """Ring on commit for the steps of this job that may start at once; for many items, for the first of them."""
+    steps = list(Step.objects.filter(job=job).ready().order_by("seq").values_list("pk", "queue")[:_MOST_RINGS])
     broker.ring_on_commit(steps)
     return steps

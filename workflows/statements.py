@@ -28,12 +28,15 @@ _READY_TO_CLAIM = READY.format(step="s", job="locked", waiting_for="< 1", now="c
 _READY_TO_HAND_OVER = READY.format(step="s", job="locked", waiting_for="= 1", now="clock.now")
 
 START = _load("start")
-CLAIM = _load("claim", ready=_READY_TO_CLAIM, skip_locked="")
-CLAIM_UNLESS_LOCKED = _load("claim", ready=_READY_TO_CLAIM, skip_locked="SKIP LOCKED")
+CLAIM = _load("claim", ready=_READY_TO_CLAIM, unlimited="NOT s.limited", skip_locked="")
+CLAIM_UNLESS_LOCKED = _load("claim", ready=_READY_TO_CLAIM, unlimited="NOT s.limited", skip_locked="SKIP LOCKED")
+CLAIM_WITHIN_LIMITS = _load("claim", ready=_READY_TO_CLAIM, unlimited="s.limited", skip_locked="")
 SETTLE = _load(
     "settle",
-    hand_over="%(hand_over)s AND s.seq = done.releases[1] AND s.queue = %(queue)s AND " + _READY_TO_HAND_OVER,
+    hand_over="%(hand_over)s AND NOT s.limited AND s.seq = done.releases[1] AND s.queue = %(queue)s AND "
+    + _READY_TO_HAND_OVER,
 )
+SETTLE_ITEM = _load("settle_item")
 HEARTBEAT = _load("heartbeat")
 CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting_for="= 0", now="sag_now()"))
 

@@ -26,6 +26,15 @@ class StepState(TextChoices):
     SKIPPED = "Skipped"
 
 
+class StepKind(TextChoices):
+    """What has to happen for a step to be done: a worker calls, a time comes, a signal comes, another job ends."""
+
+    CALL = "call"
+    TIMER = "timer"
+    SIGNAL = "signal"
+    CHILD = "child"
+
+
 class Role(TextChoices):
     """What a step is there for."""
 
@@ -42,6 +51,7 @@ class ErrorKind(TextChoices):
     IN_DOUBT = "in_doubt"
     LOST = "lost"
     CANCELLED = "cancelled"
+    EXPIRED_WAITING = "expired_waiting"
 
 
 class Reason(TextChoices):
@@ -49,6 +59,9 @@ class Reason(TextChoices):
 
     STEP_FAILED = "step_failed"
     CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    OPERATOR = "operator"
+    PARENT = "parent"
 
 
 class Outcome(TextChoices):
@@ -58,6 +71,19 @@ class Outcome(TextChoices):
     FAILED = "failed"
     LOST = "lost"
     CANCELLED = "cancelled"
+    RELEASED = "released"
+
+
+class SettledBy(TextChoices):
+    """Who completed a step, where it was not simply the answer of the call that ran."""
+
+    CALLBACK = "callback"
+    SIGNAL = "signal"
+    TIMER = "timer"
+    CHILD = "child"
+    PERSON = "person"
+    PROBE = "probe"
+    LATE = "late"
 
 
 class Remedy(TextChoices):
@@ -66,6 +92,8 @@ class Remedy(TextChoices):
     RETRY = "retry"
     COMPENSATE = "compensate"
     ESCALATE = "escalate"
+    IGNORE = "ignore"
+    OTHERWISE = "otherwise"
     WAIT = "wait"
 
 
@@ -88,23 +116,70 @@ class Edge:
 STEP_EDGES = (
     Edge(source="NotStarted", target="Running", verb="claim", who="agent", guard="ready; attempt + 1, token, lease"),
     Edge(
+        source="NotStarted",
+        target="Running",
+        verb="open",
+        who="scheduler",
+        guard="a timer, signal, child or fan-out whose prerequisites ended; no lease",
+    ),
+    Edge(
         source="Running", target="Running", verb="heartbeat", who="agent", guard="fence; the lease only moves forward"
     ),
-    Edge(source="Running", target="Completed", verb="complete", who="agent", guard="fence"),
-    Edge(source="Running", target="Failed", verb="fail", who="agent", guard="fence; error kind"),
+    Edge(
+        source="Running",
+        target="Running",
+        verb="defer",
+        who="agent",
+        guard="fence; the lease ends, a callback is waited for",
+    ),
+    Edge(
+        source="Running",
+        target="Completed",
+        verb="complete",
+        who="agent, callback, signal, timer, child, scheduler, operator",
+        guard="fence, or first under the job's lock",
+    ),
+    Edge(
+        source="Running",
+        target="Failed",
+        verb="fail",
+        who="agent, callback, signal, child, scheduler",
+        guard="fence, or first under the job's lock; error kind",
+    ),
     Edge(
         source="Running",
         target="Failed",
         verb="expire",
         who="supervisor",
-        guard="lease past, seen again under the lock",
+        guard="lease past, or waited too long; seen again under the lock",
     ),
     Edge(
         source="Running",
         target="Failed",
         verb="cancel",
-        who="operator, client",
+        who="operator, client, scheduler",
         guard="the attempt is fenced out, in doubt",
+    ),
+    Edge(
+        source="Running",
+        target="NotStarted",
+        verb="release",
+        who="agent",
+        guard="fence; snoozed or handed back, not charged",
+    ),
+    Edge(
+        source="NotStarted",
+        target="Completed",
+        verb="settle",
+        who="callback, operator",
+        guard="an attempt was made, and is known to have done it",
+    ),
+    Edge(
+        source="NotStarted",
+        target="Failed",
+        verb="expire",
+        who="supervisor, scheduler",
+        guard="nobody took it within its queue time-out; a condition that had to be met was not",
     ),
     Edge(
         source="NotStarted",
@@ -114,7 +189,11 @@ STEP_EDGES = (
         guard="undo begins and an attempt is in doubt",
     ),
     Edge(
-        source="NotStarted", target="Skipped", verb="skip", who="scheduler", guard="undo begins and nothing is in doubt"
+        source="NotStarted",
+        target="Skipped",
+        verb="skip",
+        who="scheduler, operator",
+        guard="condition not met, not needed, or undo began; nothing in doubt",
     ),
     Edge(
         source="Failed",
@@ -123,10 +202,24 @@ STEP_EDGES = (
         who="supervisor, operator, client",
         guard="allowance left, or granted",
     ),
+    Edge(
+        source="Failed",
+        target="Completed",
+        verb="settle",
+        who="operator, callback",
+        guard="a verdict, a result or a late answer; marked so for ever",
+    ),
+    Edge(source="Failed", target="Skipped", verb="skip", who="operator", guard="nothing in doubt; reason stored"),
 )
 
 JOB_EDGES = (
-    Edge(source="Running", target="Completed", verb="close", who="scheduler", guard="every step Completed or Skipped"),
+    Edge(
+        source="Running",
+        target="Completed",
+        verb="close",
+        who="scheduler",
+        guard="every step Completed, Skipped, or Failed and ignored",
+    ),
     Edge(
         source="Running",
         target="Compensating",
@@ -149,6 +242,13 @@ JOB_EDGES = (
         guard="stopping without undo, or nothing can be undone",
     ),
     Edge(
+        source="Completed",
+        target="Compensating",
+        verb="compensate",
+        who="operator, client, parent",
+        guard="within compensate_within; exactly what was previewed",
+    ),
+    Edge(
         source="Compensating", target="Compensated", verb="close", who="scheduler", guard="every compensation Completed"
     ),
     Edge(
@@ -156,16 +256,22 @@ JOB_EDGES = (
         target="Failed",
         verb="close",
         who="scheduler",
-        guard="a compensation is exhausted; the others ended",
+        guard="a compensation is exhausted, or only a part was to be undone; the others ended",
     ),
     Edge(
         source="Failed",
         target="Running",
         verb="retry",
         who="operator, client",
-        guard="nothing was undone; same step rows",
+        guard="same rows; new rows for what was undone or skipped",
     ),
-    Edge(source="Failed", target="Compensating", verb="retry", who="operator, client", guard="an undo had failed"),
+    Edge(
+        source="Failed",
+        target="Compensating",
+        verb="retry, compensate",
+        who="operator, client, parent",
+        guard="an undo had failed, or an undo is asked for",
+    ),
 )
 
 STEP_MOVES = frozenset((edge.source, edge.target) for edge in STEP_EDGES)

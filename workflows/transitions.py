@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import F
-from django.db.models.functions import Greatest
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce, Greatest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.types.json import Jsonb
 
@@ -25,7 +25,7 @@ from workflows import statements
 from workflows.clock import SagNow
 from workflows.conf import conf
 from workflows.exceptions import NotFound, StaleVersion
-from workflows.models import Agent, Attempt, Event, Job, Step
+from workflows.models import Agent, Attempt, Event, Job, Once, Signal, Step
 from workflows.plans.plan import Plan
 from workflows.states import (
     JOB_MOVES,
@@ -36,6 +36,8 @@ from workflows.states import (
     Reason,
     Remedy,
     Role,
+    SettledBy,
+    StepKind,
     StepState,
 )
 
@@ -45,7 +47,12 @@ T = TypeVar("T")
 # The error code of an attempt whose call was made and whose result cannot be kept: never retried, always undone.
 RESULT_NOT_STORABLE = "result_not_storable"
 
+# A failed step with one of these remedies is done with: the job goes on without it.
+COUNTED_OFF = (Remedy.IGNORE, Remedy.OTHERWISE)
+
 _TRIES_AFTER_DEADLOCK = 5
+_NO_LEASE: dict[str, Any] = {"token": None, "complete_by": None, "deadline": None}
+_NOTHING: Mapping[str, Any] = {}
 
 
 # --- transactions and locks ------------------------------------------------------------------------------------------
@@ -91,14 +98,17 @@ def lock(job_id: uuid.UUID, *, unless_locked: bool = False) -> Job | None:
 class Claimed:
     """A step that this worker may perform now, and all it needs to know of it. Times are seconds.
 
-    `given` is the job's input, `plan` the steps of its plan as JSON, `seq` this step's place in it. `age` is how long ago
-    it was claimed, which is not zero only where the answer to that was lost.
+    `given` is the job's input, `plan` the steps of its plan as JSON, `place` this step's in it; an undo has that of its
+    original. `index` and `item` are those of an item of a fan-out. `age` is how long ago it was claimed, which is not zero
+    only where the answer to that was lost.
     """
 
     step_id: int
     job_id: uuid.UUID
-    seq: int
+    place: int
     name: str
+    index: int | None = None
+    item: Any = None
     role: str
     undoes_id: int | None
     operation: str
@@ -116,17 +126,37 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """What settling a step led to: the job's state, the step handed over, [step id, queue] of others to ring for."""
+    """What settling a step led to: the job's state, the step handed over, [step id, queue] of others to ring for.
+
+    `attend`: the scheduler has to look at the job, for there is a gate that may open now, or an end that it makes itself.
+    """
 
     job_state: str
     handed_over: Claimed | None = None
     to_ring: list[tuple[int, str]]
+    attend: bool = False
 
 
-def start(job: Job, *, plan: Plan, actor: str, start_at: datetime | None) -> list[tuple[int, str]] | None:
-    """Write an unsaved job, its steps and its first event, in one statement.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A job that was just written: [step id, queue] of the steps to ring for. `gated`: the scheduler has to look first."""
 
-    [step id, queue] of the steps that wait for no other; None when the job's key is taken. Sets `created_at`.
+    first: list[tuple[int, str]]
+    gated: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Beat:
+    """What a heartbeat found: the leases that are still held, and of these the ones whose jobs are stopping."""
+
+    held: set[uuid.UUID]
+    stopping: set[uuid.UUID]
+
+
+def start(job: Job, *, plan: Plan, actor: str, start_at: datetime | None) -> Opened | None:
+    """Write an unsaved job, its steps and its first event, in one statement. None when the job's key is taken.
+
+    Sets `created_at`.
     """
     rows = statements.fetch(
         statements.START,
@@ -144,30 +174,47 @@ def start(job: Job, *, plan: Plan, actor: str, start_at: datetime | None) -> lis
             "ring_old": timedelta(seconds=conf.ring_old),
             "actor": actor,
             "start_at": start_at,
+            "time_limit": job.time_limit,
+            "hooked": job.hooked,
+            "parent_step": job.parent_step_id,
         },
     )
     if not rows:
         return None
     job.created_at = rows[0].opened_at
     job._state.adding = False
-    return [(row.step_id, row.queue) for row in rows]
+    first = [(row.step_id, row.queue) for row in rows if not row.gated]
+    return Opened(first=first, gated=len(first) < len(rows))
 
 
 def claim(step_id: int, *, token: uuid.UUID, worker: str, unless_locked: bool = False) -> Claimed | None:
     """NotStarted → Running, for the one that holds `token`. None when the step may not start now, or is taken."""
+    return _claim(statements.CLAIM_UNLESS_LOCKED if unless_locked else statements.CLAIM, step_id, token, worker)
+
+
+def claim_within_limits(step_id: int, *, token: uuid.UUID, worker: str) -> Claimed | None:
+    """The same for a step whose agent or key has a limit, for who has just counted under the agent's lock."""
+    return _claim(statements.CLAIM_WITHIN_LIMITS, step_id, token, worker)
+
+
+def _claim(statement: str, step_id: int, token: uuid.UUID, worker: str) -> Claimed | None:
     rows = statements.fetch(
-        statements.CLAIM_UNLESS_LOCKED if unless_locked else statements.CLAIM,
-        {"step": step_id, "token": token, "worker": worker, "lease": timedelta(seconds=conf.lease)},
+        statement, {"step": step_id, "token": token, "worker": worker, "lease": timedelta(seconds=conf.lease)}
     )
     if not rows:
         return None
     # Django keeps psycopg from parsing jsonb.
-    return Claimed(**{**rows[0]._asdict(), "given": json.loads(rows[0].given), "plan": json.loads(rows[0].plan)})
+    parsed = {name: json.loads(getattr(rows[0], name) or "null") for name in ("given", "plan", "item")}
+    return Claimed(**{**rows[0]._asdict(), **parsed})
 
 
-def candidates(queue: str, limit: int) -> list[int]:
-    """Ids of the steps of a queue that may start now, oldest first, read without a lock."""
-    return [row.id for row in statements.fetch(statements.CANDIDATES, {"queue": queue, "limit": limit})]
+def candidates(queue: str, limit: int, full: Iterable[str] = ()) -> list[tuple[int, bool]]:
+    """[id, limited] of the steps of a queue that may start now, oldest first, read without a lock.
+
+    `full`: the agents and limit keys that were just found to be at their limit.
+    """
+    found = statements.fetch(statements.CANDIDATES, {"queue": queue, "limit": limit, "full": list(full)})
+    return [(row.id, row.limited) for row in found]
 
 
 def settle(
@@ -202,7 +249,7 @@ def settle(
         handed_over = replace(
             claimed,
             step_id=row.next_id,
-            seq=row.seq,
+            place=row.place,
             name=row.name,
             operation=row.operation,
             queue=row.queue,
@@ -217,16 +264,43 @@ def settle(
         job_state=row.job_state,
         handed_over=handed_over,
         to_ring=[(step_id, queue) for step_id, queue in json.loads(row.to_ring or "[]")],
+        attend=row.attend,
     )
 
 
-def heartbeat(held: Mapping[uuid.UUID, int]) -> set[uuid.UUID]:
-    """Extend the leases of the steps {token: step id}. The tokens that still hold theirs."""
+def settle_item(claimed: Claimed, *, result: str, sent: str | None) -> Settled | None:
+    """Running → Completed for an item of a fan-out, which lets the next one go. None as with `settle`."""
+    rows = statements.fetch(
+        statements.SETTLE_ITEM,
+        {
+            "job": claimed.job_id,
+            "step": claimed.step_id,
+            "attempt": claimed.attempt,
+            "token": claimed.token,
+            "result": result,
+            "input": sent,
+            "ring_old": timedelta(seconds=conf.ring_old),
+        },
+    )
+    if not rows:
+        return None
+    row = rows[0]
+    to_ring = [] if row.next_id is None else [(row.next_id, row.queue)]
+    return Settled(job_state=JobState.RUNNING, to_ring=to_ring, attend=row.attend)
+
+
+def heartbeat(held: Mapping[uuid.UUID, tuple[int, str | None]]) -> Beat:
+    """Extend the leases of the steps {token: (step id, progress as JSON text or None)}."""
     rows = statements.fetch(
         statements.HEARTBEAT,
-        {"steps": list(held.values()), "tokens": list(held), "lease": timedelta(seconds=conf.lease)},
+        {
+            "steps": [step_id for step_id, _ in held.values()],
+            "tokens": list(held),
+            "progress": [progress for _, progress in held.values()],
+            "lease": timedelta(seconds=conf.lease),
+        },
     )
-    return {row.token for row in rows}
+    return Beat(held={row.token for row in rows}, stopping={row.token for row in rows if row.stopping})
 
 
 # --- verbs of a step, under the job's lock ---------------------------------------------------------------------------
@@ -243,24 +317,114 @@ class Failure:
     retry_after: float | None = None
 
 
-def complete(job: Job, step: Step, *, result: Any, sent: Any, actor: str) -> None:
+def open_waiting(job: Job, step: Step, *, until: datetime | None, data: dict[str, Any] | None = None) -> None:
+    """NotStarted → Running without a lease: it waits for a time, a signal, another job or its items.
+
+    `until` is when the supervisor looks at it.
+    """
+    _move_step(
+        job,
+        step,
+        StepState.RUNNING,
+        kind="step.opened",
+        actor="scheduler",
+        data=data,
+        attempt=F("attempt") + 1,
+        deadline=until,
+        gated=False,
+        held=False,
+        started_at=Coalesce("started_at", SagNow()),
+    )
+
+
+def look_again_at(step: Step, at: datetime | None) -> None:
+    """Set when the supervisor looks at a step that runs without a lease."""
+    Step.objects.filter(pk=step.pk, state=StepState.RUNNING, complete_by__isnull=True).update(deadline=at)
+
+
+def defer(job: Job, step: Step, *, within: timedelta, sent: Any) -> None:
+    """Running → Running: the worker is done with it, and a callback is waited for."""
+    number = _next_number(job)
+    Attempt.objects.filter(step=step, number=step.attempt, outcome="").update(input=sent)
+    _guarded(step, token=None, complete_by=None, deadline=SagNow() + within, version=number)
+    _event(job, number, "step.deferred", step=step, attempt=step.attempt, actor="agent")
+
+
+def release(job: Job, step: Step, *, delay: timedelta, reason: str) -> None:
+    """Running → NotStarted, not charged: the operation asked to be called again later."""
+    _end_attempt(step, Outcome.RELEASED)
+    due = SagNow() + delay
+    _move_step(
+        job,
+        step,
+        StepState.NOT_STARTED,
+        kind="step.released",
+        actor="agent",
+        reason=reason,
+        data={"delay_seconds": round(delay.total_seconds(), 3)},
+        run_after=due,
+        ring_after=due,
+        queue_by=due + F("queue_timeout"),
+        rings=0,
+        held=job.paused_at is not None or job.stopping_at is not None,
+        **_NO_LEASE,
+    )
+
+
+def complete(job: Job, step: Step, *, result: Any, actor: str, sent: Any = None, settled_by: str = "") -> None:
     """Running → Completed."""
-    _end_attempt(step, Outcome.COMPLETED, input=sent)
+    _end_attempt(step, Outcome.COMPLETED, **({} if sent is None else {"input": sent}))
     _move_step(
         job,
         step,
         StepState.COMPLETED,
         kind="step.completed",
         actor=actor,
+        data={"by": str(settled_by)} if settled_by else None,
         result=result,
+        settled_by=settled_by,
         finished_at=SagNow(),
         error_kind="",
         error_code="",
         error_message="",
         **_NO_LEASE,
     )
-    if step.role == "forward":
-        _write_job(job, open_steps=F("open_steps") - 1)
+    _count_off(job, step)
+
+
+def settle_by_word(
+    job: Job,
+    step: Step,
+    *,
+    result: Any,
+    settled_by: SettledBy,
+    actor: str,
+    reason: str,
+    data: Mapping[str, Any] = _NOTHING,
+) -> None:
+    """NotStarted or Failed → Completed: a callback, a late answer or a person says that it was done. Marked for ever."""
+    counted = step.state == StepState.FAILED and step.remedy in COUNTED_OFF
+    _move_step(
+        job,
+        step,
+        StepState.COMPLETED,
+        kind="step.settled",
+        actor=actor,
+        reason=reason,
+        data={"by": str(settled_by), **data},
+        result=result,
+        settled_by=settled_by,
+        finished_at=SagNow(),
+        held=False,
+        gated=False,
+        error_kind="",
+        error_code="",
+        error_message="",
+        remedy="",
+        remedy_reason="",
+    )
+    if not counted:
+        _count_off(job, step)
 
 
 def fail(job: Job, step: Step, failure: Failure, *, sent: Any, actor: str) -> None:
@@ -281,6 +445,54 @@ def cancel_step(job: Job, step: Step, *, actor: str, reason: str) -> None:
     _fail_running(job, step, cancelled, Outcome.CANCELLED, kind="step.cancelled", actor=actor, reason=reason)
 
 
+def wait_ended_badly(job: Job, step: Step, failure: Failure, *, actor: str) -> None:
+    """Running → Failed: what a step without a lease waited for did not come in time, or was a refusal."""
+    _fail_running(job, step, failure, Outcome.FAILED, kind="step.failed", actor=actor)
+
+
+def refuse(job: Job, step: Step, failure: Failure, *, actor: str = "scheduler") -> None:
+    """NotStarted → Failed, without an attempt: nobody took it in time, or it cannot be begun at all."""
+    _move_step(
+        job,
+        step,
+        StepState.FAILED,
+        kind="step.failed",
+        actor=actor,
+        reason=failure.message,
+        data={"kind": failure.kind, "code": failure.code, "in_doubt": False},
+        finished_at=SagNow(),
+        error_kind=failure.kind,
+        error_code=failure.code,
+        error_message=failure.message,
+    )
+
+
+def pass_gate(job: Job, step: Step, *, limit_key: str = "") -> None:
+    """The scheduler has looked: the step may start as any other."""
+    limits = {"limited": True, "limit_key": limit_key} if limit_key else {}
+    _guarded(
+        step,
+        gated=False,
+        held=job.paused_at is not None,
+        run_after=Greatest(F("run_after"), SagNow()),
+        ring_after=Greatest(F("run_after"), SagNow()),
+        queue_by=Greatest(F("run_after"), SagNow()) + F("queue_timeout"),
+        **limits,
+    )
+
+
+def postpone(step: Step, until: datetime) -> None:
+    """Start no sooner than that: the rate of its agent is used up. Not charged."""
+    Step.objects.filter(pk=step.pk, state=StepState.NOT_STARTED, run_after__lt=until).update(
+        run_after=until, ring_after=until, rings=0
+    )
+
+
+def take_a_turn(agent: Agent, next_turn: datetime) -> None:
+    """A call of a locked agent with a rate begins now; the next may begin then."""
+    Agent.objects.filter(pk=agent.pk).update(rate_next=next_turn)
+
+
 def retry(
     job: Job,
     step: Step,
@@ -293,6 +505,7 @@ def retry(
 ) -> None:
     """Failed → NotStarted, to start no sooner than `delay` from now. A person's retry brings a fresh allowance."""
     due = SagNow() + delay
+    waits_at_gate = step.kind != StepKind.CALL or step.is_fan_out
     changes: dict[str, Any] = {"charged": 0} if fresh_allowance else {}
     _move_step(
         job,
@@ -304,9 +517,11 @@ def retry(
         data={"delay_seconds": round(delay.total_seconds(), 3), "probe_only": probe_only},
         run_after=due,
         ring_after=due,
+        queue_by=due + F("queue_timeout"),
         rings=0,
         probe_only=probe_only,
-        held=job.paused_at is not None,
+        held=job.paused_at is not None or waits_at_gate,
+        gated=waits_at_gate,
         finished_at=None,
         remedy="",
         remedy_reason="",
@@ -314,11 +529,55 @@ def retry(
     )
 
 
-def skip(job: Job, step: Step, *, reason: str) -> None:
-    """NotStarted → Skipped. Never with doubt open."""
+def renew_key(job: Job, step: Step, *, actor: str, reason: str) -> None:
+    """Another idempotency key for a step that was refused for good: the other side would repeat its refusal for ever."""
+    number = _next_number(job)
+    key = f"{step.idempotency_key.partition('~')[0]}~{step.attempt}"
+    _guarded(step, idempotency_key=key, version=number)
+    _event(job, number, "step.key_renewed", step=step, actor=actor, reason=reason, data={"key": key})
+
+
+def take_from_worker(job: Job, step: Step, *, actor: str, reason: str) -> None:
+    """Running → Failed for the moment in which a person completes a step that runs: the attempt is fenced out."""
+    taken = Failure(kind=ErrorKind.CANCELLED, code="completed_by_hand", message=reason)
+    _fail_running(job, step, taken, Outcome.CANCELLED, kind="step.cancelled", actor=actor, reason=reason)
+
+
+def note_verdict(job: Job, step: Step, *, done: bool, actor: str, reason: str) -> None:
+    """What a person found out of a step whose state it can no longer change."""
+    number = _next_number(job)
+    Step.objects.filter(pk=step.pk).update(version=number)
+    _event(job, number, "step.verdict", step=step, actor=actor, reason=reason, data={"done": done})
+    step.refresh_from_db()
+
+
+def skip(job: Job, step: Step, *, reason: str, actor: str = "scheduler") -> None:
+    """NotStarted or Failed → Skipped. Never with doubt open."""
+    counted = step.state == StepState.FAILED and step.remedy in COUNTED_OFF
     _move_step(
-        job, step, StepState.SKIPPED, kind="step.skipped", actor="scheduler", reason=reason, finished_at=SagNow()
+        job,
+        step,
+        StepState.SKIPPED,
+        kind="step.skipped",
+        actor=actor,
+        reason=reason,
+        skip_reason=reason,
+        finished_at=SagNow(),
+        gated=False,
+        remedy="",
+        remedy_reason="",
     )
+    if not counted:
+        _count_off(job, step)
+
+
+def skip_items(job: Job, fan: Step, *, reason: str) -> None:
+    """NotStarted → Skipped for all items that never began, at once and with one event."""
+    number = _next_number(job)
+    items = Step.objects.filter(parent=fan, state=StepState.NOT_STARTED, attempt=0)
+    skipped = items.update(state=StepState.SKIPPED, skip_reason=reason, finished_at=SagNow(), version=number)
+    _guarded(fan, items_open=F("items_open") - skipped, version=number)
+    _event(job, number, "items.skipped", step=fan, actor="scheduler", reason=reason, data={"items": skipped})
 
 
 def fail_in_doubt(job: Job, step: Step, *, reason: str) -> None:
@@ -342,6 +601,8 @@ def decide_remedy(job: Job, step: Step, remedy: Remedy, *, actor: str, reason: s
     number = _next_number(job)
     _guarded(step, remedy=remedy, remedy_reason=reason, version=number)
     _event(job, number, "step.remedy", step=step, actor=actor, reason=reason, data={"remedy": str(remedy)})
+    if remedy in COUNTED_OFF:
+        _count_off(job, step)
 
 
 def release_successors(job: Job, step: Step) -> None:
@@ -353,18 +614,63 @@ def release_successors(job: Job, step: Step) -> None:
             waiting_for=F("waiting_for") - 1,
             run_after=Greatest(F("run_after"), SagNow()),
             ring_after=Greatest(F("run_after"), SagNow()),
+            queue_by=Greatest(F("run_after"), SagNow()) + F("queue_timeout"),
         )
+
+
+# --- fan-outs, under the job's lock ----------------------------------------------------------------------------------
+
+
+def plan_items(job: Job, fan: Step, *, total: int, admitted: int) -> None:
+    """Write how many items a fan-out has, and how many may start, before the first of them is written."""
+    number = _next_number(job)
+    _guarded(fan, items_total=total, items_open=total, items_admitted=admitted, version=number)
+    _event(job, number, "step.expanded", step=fan, actor="scheduler", data={"items": total})
+
+
+def add_items(fan: Step, rows: Sequence[Step]) -> None:
+    """The next items of a fan-out, in the order of its list."""
+    Step.objects.bulk_create(rows)
+    _guarded(fan, items_made=F("items_made") + len(rows))
+
+
+def count_item(fan: Step, *, failed: bool) -> None:
+    """An item has ended: count it off, and let the next one go."""
+    _guarded(
+        fan,
+        items_open=F("items_open") - 1,
+        items_failed=F("items_failed") + int(failed),
+        items_admitted=F("items_admitted") + 1,
+    )
+
+
+def admit_items(fan: Step) -> list[tuple[int, str]]:
+    """Let go the items that may start by now. [step id, queue] of them."""
+    waiting = Step.objects.filter(
+        parent=fan, index__lt=fan.items_admitted, state=StepState.NOT_STARTED, held=True, gated=False
+    )
+    found = list(waiting.values_list("pk", "queue"))
+    waiting.update(held=False, run_after=Greatest(F("run_after"), SagNow()), queue_by=SagNow() + F("queue_timeout"))
+    return found
+
+
+def recount_items(fan: Step, *, reopened: int = 0) -> None:
+    """Before a fan-out goes on after failures: what is open and what has failed, counted anew."""
+    items = Step.objects.filter(parent=fan)
+    failed = items.filter(state=StepState.FAILED).exclude(remedy="").count() - reopened
+    ended = items.filter(state__in=[StepState.COMPLETED, StepState.SKIPPED]).count()
+    _guarded(fan, items_open=(fan.items_total or 0) - ended - failed, items_failed=failed)
 
 
 # --- doubt -----------------------------------------------------------------------------------------------------------
 
 
-def resolve_doubts(job: Job, step: Step, by: Attempt.Resolution) -> None:
+def resolve_doubts(job: Job, step: Step, by: Attempt.Resolution, *, actor: str = "agent", reason: str = "") -> None:
     """Close the open doubts of a step: it is known now, or undone."""
     resolved = Attempt.objects.filter(step=step, in_doubt=True, resolved_by="").update(resolved_by=by)
     if resolved:
         data = {"by": by, "attempts": resolved}
-        _event(job, _next_number(job), "doubt.resolved", step=step, actor="agent", data=data)
+        _event(job, _next_number(job), "doubt.resolved", step=step, actor=actor, reason=reason, data=data)
 
 
 def keep_late_word(job: Job, step: Step, *, number: int, outcome: Outcome, result: Any, message: str) -> None:
@@ -402,13 +708,33 @@ def stop(job: Job, *, reason: Reason, detail: str, undo: bool, actor: str) -> No
     _event(job, number, "job.stopping", actor=actor, reason=detail, data={"reason": str(reason), "undo": undo})
 
 
-def begin_undo(job: Job, rows: Sequence[Step]) -> None:
-    """Running → Compensating, with the steps that undo."""
+def begin_undo(
+    job: Job,
+    rows: Sequence[Step],
+    *,
+    actor: str = "scheduler",
+    why: str = "",
+    reason: Reason | None = None,
+    partial: bool = False,
+) -> None:
+    """To Compensating, with the steps that undo. `reason` is that of a job that had ended; one that stops has its own."""
+    ended_for: dict[str, Any] = {"reason": reason, "reason_detail": why} if reason else {}
     _move_job(
-        job, JobState.COMPENSATING, kind="job.compensating", actor="scheduler", stopping_at=None, stopping_undo=None
+        job,
+        JobState.COMPENSATING,
+        kind="job.compensating",
+        actor=actor,
+        why=why,
+        data={"steps": len(rows), "partial": partial},
+        stopping_at=None,
+        stopping_undo=None,
+        finished_at=None,
+        told_parent_at=None,
+        partial=partial,
+        **ended_for,
     )
     for row in rows:
-        row.held = job.paused_at is not None
+        row.held = job.paused_at is not None or row.gated
     Step.objects.bulk_create(rows)
 
 
@@ -417,6 +743,11 @@ def add_recheck(job: Job, row: Step, *, reason: str) -> None:
     row.version = _next_number(job)
     row.save(force_insert=True)
     _event(job, row.version, "recheck.added", step=row, actor="scheduler", reason=reason)
+
+
+def add_rechecks(rows: Sequence[Step]) -> None:
+    """The second askings that belong to undos which were just written."""
+    Step.objects.bulk_create(rows)
 
 
 def close(job: Job, state: JobState, *, detail: str = "") -> None:
@@ -437,10 +768,43 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
 
 def reopen(job: Job, state: JobState, *, actor: str, reason: str) -> None:
     """Failed → Running or Compensating: a person or client tries again after the cause is mended."""
-    changes: dict[str, Any] = {"reason": "", "reason_detail": ""} if state == JobState.RUNNING else {}
-    _move_job(job, state, kind="job.reopened", actor=actor, why=reason, finished_at=None, **changes)
+    changes: dict[str, Any] = {}
+    if state == JobState.RUNNING:
+        # The time of the whole job begins anew with a redrive.
+        changes = {"reason": "", "reason_detail": "", "partial": False, "deadline": None}
+    _move_job(
+        job, state, kind="job.reopened", actor=actor, why=reason, finished_at=None, told_parent_at=None, **changes
+    )
     if state == JobState.RUNNING:
         let_go(job)
+
+
+def go_forward_again(job: Job, rows: Sequence[Step], *, replaced: Sequence[Step]) -> None:
+    """New rows of the next generation for steps that were undone or skipped; the old ones stay, with their undos."""
+    Step.objects.filter(pk__in=[step.pk for step in replaced]).update(superseded=True)
+    Step.objects.bulk_create(rows)
+    names = [row.name for row in rows]
+    _event(job, _next_number(job), "steps.renewed", actor="scheduler", data={"steps": names})
+
+
+def count_open_steps(job: Job, count: int) -> None:
+    """How many forward steps have to end before the job completes, counted anew."""
+    _write_job(job, open_steps=count)
+
+
+def set_deadlines() -> int:
+    """Begin the time of jobs that have a limit, now that their start has committed. How many."""
+    begun = Job.objects.filter(
+        state=JobState.RUNNING, stopping_at__isnull=True, time_limit__isnull=False, deadline__isnull=True
+    )
+    with transaction.atomic():
+        free = begun.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True)[:500]
+        return Job.objects.filter(pk__in=list(free)).update(deadline=SagNow() + F("time_limit"))
+
+
+def told_parent(job_id: uuid.UUID) -> None:
+    """The step that waited for this job has heard of its end."""
+    Job.objects.filter(pk=job_id, told_parent_at__isnull=True).update(told_parent_at=SagNow())
 
 
 def pause(job: Job, *, actor: str, reason: str) -> None:
@@ -464,7 +828,10 @@ def hold(job: Job) -> None:
 
 
 def let_go(job: Job) -> None:
-    Step.objects.filter(job=job, state=StepState.NOT_STARTED, held=True).update(held=False)
+    """Put them back, but neither those that wait at a gate nor the items whose turn has not come."""
+    held = Step.objects.filter(job=job, state=StepState.NOT_STARTED, held=True, gated=False)
+    its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"))
+    held.filter(its_turn).update(held=False)
 
 
 def recount(job: Job, counts: Mapping[int, int]) -> None:
@@ -474,6 +841,52 @@ def recount(job: Job, counts: Mapping[int, int]) -> None:
     _event(job, _next_number(job), "job.recounted", actor="supervisor", data={"steps": len(counts)})
 
 
+# --- signals, callbacks, and calls that are made once ----------------------------------------------------------------
+
+
+def keep_signal(job: Job, *, name: str, payload: Any, actor: str, outcome: Signal.Outcome, reason: str = "") -> Signal:
+    """Write down a signal that came, and what becomes of it."""
+    signal = Signal.objects.create(
+        job=job, name=name, payload=payload, actor=actor, outcome=outcome, received_at=SagNow()
+    )
+    data = {"name": name, "outcome": str(outcome)}
+    _event(job, _next_number(job), "signal.received", actor=actor, reason=reason, data=data)
+    return signal
+
+
+def take_signal(signal: Signal) -> None:
+    """An early signal is heard by the step that now waits for it."""
+    Signal.objects.filter(pk=signal.pk).update(outcome=Signal.Outcome.TAKEN)
+
+
+def note_lost_word(job: Job, step: Step, *, actor: str, reason: str, data: Mapping[str, Any]) -> None:
+    """A callback that came when nothing waited for it any more: recorded, and without effect."""
+    _event(job, _next_number(job), "callback.ignored", step=step, actor=actor, reason=reason, data=dict(data))
+
+
+@in_transaction
+def intend_once(step_id: int, *, name: str, attempt: int, token: uuid.UUID) -> Once | None:
+    """Write that a call is about to be made; the earlier row when there is one, None when it is new."""
+    if not Step.objects.filter(pk=step_id, token=token, attempt=attempt).exists():
+        raise StaleVersion(f"Attempt {attempt} does not hold step {step_id} any more.")
+    known, made = Once.objects.get_or_create(
+        step_id=step_id, name=name, defaults={"attempt": attempt, "begun_at": SagNow()}
+    )
+    return None if made else known
+
+
+@in_transaction
+def keep_once(step_id: int, *, name: str, result: Any) -> None:
+    """What the call answered."""
+    Once.objects.filter(step_id=step_id, name=name, done_at__isnull=True).update(result=result, done_at=SagNow())
+
+
+@in_transaction
+def forget_once(step_id: int, *, name: str) -> None:
+    """The call is known not to have been made."""
+    Once.objects.filter(step_id=step_id, name=name, done_at__isnull=True).delete()
+
+
 # --- agents ---------------------------------------------------------------------------------------------------------
 
 
@@ -481,9 +894,9 @@ def announce(agent: Agent) -> None:
     """A worker says what it can do. Steps that wait for this agent in another queue follow it."""
     agent.announced_at = SagNow()
     agent.save()
-    Step.objects.filter(agent=agent.name, state=StepState.NOT_STARTED).exclude(queue=agent.queue).update(
-        queue=agent.queue
-    )
+    waiting = Step.objects.filter(agent=agent.name, state=StepState.NOT_STARTED)
+    waiting.exclude(queue=agent.queue).update(queue=agent.queue)
+    waiting.filter(limit_key="").exclude(limited=agent.has_limit).update(limited=agent.has_limit)
 
 
 # --- doorbells -------------------------------------------------------------------------------------------------------
@@ -502,12 +915,12 @@ def note_rings(steps: Iterable[Step]) -> None:
         wait = timedelta(seconds=min(conf.ring_old * 2**rings, conf.ring_cap))
         noted = Step.objects.filter(pk__in=ids, state=StepState.NOT_STARTED, rings=rings)
         free = noted.select_for_update(skip_locked=True, no_key=True)
-        Step.objects.filter(pk__in=free.values("pk")).update(ring_after=SagNow() + wait, rings=rings + 1)
+        # The time in the queue begins when a step is first seen there.
+        seen = {} if rings else {"queue_by": Greatest(F("queue_by"), SagNow() + F("queue_timeout"))}
+        Step.objects.filter(pk__in=free.values("pk")).update(ring_after=SagNow() + wait, rings=rings + 1, **seen)
 
 
 # --- the pen ---------------------------------------------------------------------------------------------------------
-
-_NO_LEASE: dict[str, Any] = {"token": None, "complete_by": None, "deadline": None}
 
 
 def _fail_running(
@@ -554,6 +967,11 @@ def _end_attempt(step: Step, outcome: Outcome, **changes: Any) -> None:
     )
 
 
+def _count_off(job: Job, step: Step) -> None:
+    if step.role == Role.FORWARD and step.parent_id is None:
+        _write_job(job, open_steps=Greatest(F("open_steps") - 1, 0))
+
+
 def _move_step(
     job: Job,
     step: Step,
@@ -581,12 +999,21 @@ def _guarded(step: Step, **changes: Any) -> None:
     step.refresh_from_db()
 
 
-def _move_job(job: Job, target: JobState, *, kind: str, actor: str, why: str = "", **changes: Any) -> None:
+def _move_job(
+    job: Job,
+    target: JobState,
+    *,
+    kind: str,
+    actor: str,
+    why: str = "",
+    data: dict[str, Any] | None = None,
+    **changes: Any,
+) -> None:
     if (job.state, target) not in JOB_MOVES:
         raise AssertionError(f"no edge leads a job from {job.state} to {target}")
     number = _next_number(job)
     _write_job(job, state=target, only_if={"state": job.state}, **changes)
-    _event(job, number, kind, actor=actor, reason=why)
+    _event(job, number, kind, actor=actor, reason=why, data=data)
 
 
 def _write_job(job: Job, *, only_if: Mapping[str, Any] | None = None, **changes: Any) -> None:
@@ -622,7 +1049,7 @@ def _event(
         job=job,
         seq=number,
         kind=kind,
-        step=step.name if step else "",
+        step=step.address if step else "",
         attempt=attempt,
         actor=actor,
         reason=reason,

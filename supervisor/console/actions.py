@@ -17,7 +17,7 @@ from django.urls import reverse
 from supervisor.console.access import actor, operator
 from supervisor.console.filters import Filters
 from supervisor.console.views import job_context
-from workflows import scheduler
+from workflows import verbs
 from workflows.exceptions import InvalidInput, NotFound, SagError, StaleVersion, WrongState
 
 Verb = Callable[..., Any]
@@ -27,35 +27,35 @@ NOT_DONE = "Nothing was done."
 
 @operator
 def job_retries(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
-    return _act(request, job_id, partial(scheduler.retry_job, job_id), "What failed is tried again.")
+    return _act(request, job_id, partial(verbs.retry_job, job_id), "What failed is tried again.")
 
 
 @operator
 def job_cancellation(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     undo = request.POST.get("undo") != "no"
     said = "The job stops; what it did is undone." if undo else "The job stops; nothing is undone."
-    return _act(request, job_id, partial(scheduler.cancel, job_id, undo=undo), said)
+    return _act(request, job_id, partial(verbs.cancel, job_id, undo=undo), said)
 
 
 @operator
 def job_pause(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
-    return _act(request, job_id, partial(scheduler.pause, job_id), "Paused: what runs may end, nothing more starts.")
+    return _act(request, job_id, partial(verbs.pause, job_id), "Paused: what runs may end, nothing more starts.")
 
 
 @operator
 def job_resumption(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
-    return _act(request, job_id, partial(scheduler.resume, job_id), "Resumed.")
+    return _act(request, job_id, partial(verbs.resume, job_id), "Resumed.")
 
 
 @operator
 def step_retries(request: HttpRequest, job_id: uuid.UUID, name: str) -> HttpResponse:
-    return _act(request, job_id, partial(scheduler.retry_step, job_id, name), f"Step {name} is tried again.")
+    return _act(request, job_id, partial(verbs.retry_step, job_id, name), f"Step {name} is tried again.")
 
 
 @operator
 def step_cancellation(request: HttpRequest, job_id: uuid.UUID, name: str) -> HttpResponse:
     said = f"Step {name} was stopped. Whether its call still lands is in doubt."
-    return _act(request, job_id, partial(scheduler.cancel_step, job_id, name), said)
+    return _act(request, job_id, partial(verbs.cancel_step, job_id, name), said)
 
 
 def _act(request: HttpRequest, job_id: uuid.UUID, verb: Verb, said: str) -> HttpResponse:

@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import Count, Max, Q
 from django.http import Http404
 
-from workflows import explanations, scheduler
+from workflows import explanations, verbs
 from workflows.clock import SagNow, now
 from workflows.models import Attempt, Event, Job, Step
 from workflows.states import LIVE_JOB_STATES, JobState, Reason, Role, StepState
@@ -112,8 +112,8 @@ def view_of(job_id: uuid.UUID) -> JobView:
     steps = list(Step.objects.filter(job=job).for_timeline())
     for step in steps:
         step.job = job
-    verbs = _verbs_by_kind(job, steps)
-    cards = [_card(job, step, steps, verbs, present) for step in steps]
+    by_kind = _verbs_by_kind(job, steps)
+    cards = [_card(job, step, steps, by_kind, present) for step in steps]
     events = list(Event.objects.filter(job=job).order_by("-seq")[: EVENTS + 1])
     return JobView(
         job=job,
@@ -127,7 +127,7 @@ def view_of(job_id: uuid.UUID) -> JobView:
         progress=explanations.progress(steps),
         forward=[card for card in cards if card.step.role == Role.FORWARD],
         undo=[card for card in cards if card.step.role != Role.FORWARD],
-        verbs=scheduler.job_verbs(job),
+        verbs=verbs.job_verbs(job),
         live_effects=_live_effects(cards),
         events=events[:EVENTS],
         more_events=len(events) > EVENTS,
@@ -153,7 +153,13 @@ def summary(job: Job, steps: Sequence[Step]) -> str:
 
 def reason_in_words(job: Job) -> str:
     """Why a job stopped short, one sentence or an empty text."""
-    words = {Reason.STEP_FAILED: "A step failed", Reason.CANCELLED: "It was cancelled"}
+    words = {
+        Reason.STEP_FAILED: "A step failed",
+        Reason.CANCELLED: "It was cancelled",
+        Reason.DEADLINE: "Its time was over",
+        Reason.OPERATOR: "A person had it undone",
+        Reason.PARENT: "The job that started it ended",
+    }
     if not job.reason:
         return ""
     said = words[Reason(job.reason)]
@@ -163,7 +169,7 @@ def reason_in_words(job: Job) -> str:
 def _verbs_by_kind(job: Job, steps: Iterable[Step]) -> dict[tuple[str, str], list[str]]:
     """What may be asked of steps: the same for all of one role in one state, so asked of the store once for each."""
     one_of_each = {(step.role, step.state): step for step in steps}
-    return {kind: scheduler.step_verbs(job, step) for kind, step in one_of_each.items()}
+    return {kind: verbs.step_verbs(job, step) for kind, step in one_of_each.items()}
 
 
 def _card(

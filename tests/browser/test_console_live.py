@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests import console_data as data
 from tests.waiting import wait_until
-from workflows import scheduler
+from workflows import verbs
 from workflows.models import Event, Job
 
 
@@ -100,7 +100,7 @@ def test_leaving_the_question_does_nothing(operator_page: Page, site: str) -> No
 def test_a_second_operators_stale_retry_is_answered_with_what_is_now_true(operator_page: Page, site: str) -> None:
     job = data.failed_undo()
     open_job(operator_page, site, job)
-    scheduler.retry_job(job.pk, actor="operator:grace", reason="")
+    verbs.retry_job(job.pk, actor="operator:grace", reason="")
     events = Event.objects.filter(job=job).count()
     operator_page.locator(".head").get_by_role("button", name="Retry").click()
     alert = operator_page.locator("#notices").get_by_role("alert")

@@ -31,7 +31,7 @@ def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
 def _empty() -> None:
     tables = ", ".join(f'"{model._meta.db_table}"' for model in _EMPTIED)
     with connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {tables}")
+        cursor.execute(f"TRUNCATE {tables} CASCADE")
 
 
 @pytest.fixture

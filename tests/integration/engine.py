@@ -225,18 +225,37 @@ def history(job: Job) -> list[str]:
     return [" ".join(filter(None, [event.kind, event.step])) for event in events]
 
 
+def _is_done_with(step: Step) -> bool:
+    return step.state in ("Completed", "Skipped") or step.remedy in ("ignore", "otherwise")
+
+
+def _check_items(fan: Step, items: list[Step]) -> None:
+    given_up = [item for item in items if item.state == "Failed" and item.remedy]
+    ended = [item for item in items if item.state in ("Completed", "Skipped")]
+    assert fan.items_made == len(items), fan.name
+    if fan.state == "Running":
+        assert fan.items_failed == len(given_up), fan.name
+        assert fan.items_open == (fan.items_total or 0) - len(ended) - len(given_up), fan.name
+
+
 def check_books(job: Job) -> None:
     """What is true of every job at every moment: events without gaps, counters that agree with the rows."""
     job = Job.objects.get(pk=job.pk)
     numbers = list(Event.objects.filter(job=job).order_by("seq").values_list("seq", flat=True))
     assert numbers == list(range(1, job.seq + 1)), numbers
     steps = list(Step.objects.filter(job=job).prefetch_related("attempts"))
-    assert job.open_steps == sum(step.role == "forward" and step.state != "Completed" for step in steps)
+    plan = [step for step in steps if step.role == "forward" and step.parent_id is None and not step.superseded]
+    assert job.open_steps == sum(not _is_done_with(step) for step in plan)
+    for fan in steps:
+        if fan.items_total is not None:
+            _check_items(fan, [step for step in steps if step.parent_id == fan.pk])
     for step in steps:
         waits_for = [other.name for other in steps if step.seq in other.releases and other.released_at is None]
         if step.state == "NotStarted":
             assert step.waiting_for == len(waits_for), (step.name, step.waiting_for, waits_for)
-        assert [attempt.number for attempt in step.attempts.all()] == list(range(1, step.attempt + 1)), step.name
+        calls = step.kind == "call" and step.items_total is None
+        numbers = list(range(1, step.attempt + 1)) if calls else []
+        assert [attempt.number for attempt in step.attempts.all()] == numbers, step.address
         unfinished = [attempt.number for attempt in step.attempts.all() if attempt.outcome == ""]
         assert unfinished == ([step.attempt] if step.state == "Running" else []), step.name
 

@@ -148,12 +148,12 @@ class TestOneAfterTheOther:
         operator = Program("ops", "jobs:operate")
         job_id = Program().book()
         first = operator.post(f"jobs/{job_id}/retries", {}, idempotency_key="r", If_Match="*")
-        assert (first.status_code, first.json()["allowed"]) == (409, ["cancellation", "pause"])
+        assert (first.status_code, first.json()["allowed"]) == (409, ["cancellation", "compensation", "pause"])
         operator.post(f"jobs/{job_id}/pause", {})
         again = operator.post(f"jobs/{job_id}/retries", {}, idempotency_key="r", If_Match="*")
         assert (again.status_code, again.json()) == (409, first.json())
         anew = operator.post(f"jobs/{job_id}/retries", {}, idempotency_key="r2", If_Match="*")
-        assert anew.json()["allowed"] == ["cancellation", "resumption"]
+        assert anew.json()["allowed"] == ["cancellation", "compensation", "resumption"]
 
 
 def execute_then_die(monkeypatch: pytest.MonkeyPatch) -> None:

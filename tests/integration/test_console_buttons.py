@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from tests import console_data as data
-from workflows import scheduler
+from workflows import verbs
 from workflows.models import Event, Job
 from workflows.states import JobState, StepState
 
@@ -118,7 +118,7 @@ def test_cancel_of_a_step_fences_its_attempt_out(client: Client) -> None:
 def test_a_second_operators_retry_changes_nothing_and_says_what_is_now_true(client: Client) -> None:
     job = data.failed_undo()
     seen = job.seq
-    scheduler.retry_job(job.pk, actor="operator:grace", reason="")
+    verbs.retry_job(job.pk, actor="operator:grace", reason="")
     events = Event.objects.filter(job=job).count()
     answer = press(client, "job-retries", job, seen=seen)
     page = answer.content.decode()
@@ -193,7 +193,7 @@ def test_a_plain_form_leads_back_to_the_page_which_says_what_was_done(client: Cl
 def test_a_late_plain_form_leads_back_to_the_page_which_says_what_is_true(client: Client) -> None:
     job = data.failed_undo()
     seen = job.seq
-    scheduler.retry_job(job.pk, actor="operator:grace", reason="")
+    verbs.retry_job(job.pk, actor="operator:grace", reason="")
     answer = press(client, "job-retries", job, seen=seen, htmx=False)
     assert answer.redirect_chain == [(f"/jobs/{job.pk}", 302)]
     assert "Nothing was done" in notice(answer.content.decode())

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests import console_data as data
-from workflows import scheduler, transitions
+from workflows import scheduler, transitions, verbs
 from workflows.models import Job, Step
 from workflows.states import ErrorKind, Outcome
 from workflows.transitions import Failure
@@ -119,7 +119,7 @@ def test_what_needs_a_person_names_what_is_still_live(client: Client) -> None:
 
 def test_the_history_says_who_did_what_and_why(client: Client) -> None:
     job = data.trip()
-    scheduler.cancel(job.pk, undo=True, actor="operator:ada", reason="The traveller has fallen ill.")
+    verbs.cancel(job.pk, undo=True, actor="operator:ada", reason="The traveller has fallen ill.")
     page = read(client, job)
     assert "job.stopping" in page
     assert "operator:ada" in page
@@ -149,7 +149,7 @@ def test_buttons_are_offered_only_where_they_are_valid(client: Client) -> None:
     running = data.trip()
     data.run(running, "flight")
     assert buttons(read(client, running)) == ["cancellation", "pause", "steps/flight/cancellation"]
-    scheduler.pause(running.pk, actor="x", reason="")
+    verbs.pause(running.pk, actor="x", reason="")
     assert "resumption" in buttons(read(client, running))
     assert "pause" not in buttons(read(client, running))
     assert buttons(read(client, data.completed())) == []
@@ -160,7 +160,7 @@ def test_buttons_are_offered_only_where_they_are_valid(client: Client) -> None:
 def test_what_is_stopping_already_offers_no_second_cancel(client: Client) -> None:
     job = data.trip()
     data.run(job, "flight")
-    scheduler.cancel(job.pk, undo=True, actor="x", reason="")
+    verbs.cancel(job.pk, undo=True, actor="x", reason="")
     assert "cancellation" not in buttons(read(client, job))
 
 
@@ -191,7 +191,7 @@ def test_a_heartbeat_is_news_although_it_is_no_event(client: Client) -> None:
     job = data.trip()
     claimed = data.run(job, "flight")
     address = live_address(read(client, job))
-    transitions.heartbeat({claimed.token: claimed.step_id})
+    transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held
     assert client.get(address).status_code == 200
 
 

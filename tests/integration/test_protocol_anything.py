@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agents import InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import STEPS, Engine, check_books, named, start
-from workflows import Retry, scheduler
+from workflows import Retry, verbs
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan, PlanStep
 
@@ -109,7 +109,7 @@ def _work(engine: Engine, vendor: Vendor, story: dict[str, Any], job: Job) -> No
     order = random.Random(story["seed"])
     for moment in range(400):
         if moment == story["cancel_at"] and not Job.objects.get(pk=job.pk).is_terminal:
-            scheduler.cancel(job.pk, undo=story["undo"], actor="client:x", reason="changed my mind")
+            verbs.cancel(job.pk, undo=story["undo"], actor="client:x", reason="changed my mind")
         if engine.rings:
             _answer_one(engine, vendor, order)
             continue

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 from agents import Transient, worker
 from agents.call import LeaseLost
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, statements, step, transitions
+from workflows import Retry, Workflow, scheduler, statements, step, transitions, verbs
 from workflows.models import Attempt, Job, Step
 from workflows.transitions import Failure
 
@@ -79,7 +79,7 @@ def test_a_wrong_token_of_the_right_attempt_is_refused(engine: Engine) -> None:
     claimed = engine.claim(named(job, "a"))
     assert engine.settle(replace(claimed, token=uuid.uuid4())) is None
     assert states(job)["a"] == "Running"
-    assert transitions.heartbeat({uuid.uuid4(): claimed.step_id}) == set()
+    assert transitions.heartbeat({uuid.uuid4(): (claimed.step_id, None)}).held == set()
 
 
 def test_a_settle_repeated_answers_as_the_first_time_with_the_step_handed_over(engine: Engine) -> None:
@@ -206,7 +206,7 @@ def test_a_persons_retry_brings_a_fresh_allowance_while_the_attempt_number_grows
     engine.drain()
     engine.pass_time(70, times=2)
     assert state_of(job) == "Failed"
-    scheduler.retry_job(job.pk, actor="operator:x", reason="mended")
+    verbs.retry_job(job.pk, actor="operator:x", reason="mended")
     assert (named(job, "a").attempt, named(job, "a").charged) == (2, 0)
     engine.drain()
     engine.pass_time(70, times=2)
@@ -244,7 +244,7 @@ def test_a_heartbeat_moves_the_lease_forward_only_and_never_past_the_deadline(en
     seen = [named(job, "a").complete_by]
     for seconds in (3, -5, 9, 9, 9, 60):
         engine.ahead(seconds)
-        assert transitions.heartbeat({claimed.token: claimed.step_id}) == {claimed.token}
+        assert transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held == {claimed.token}
         seen.append(named(job, "a").complete_by)
     assert seen == sorted(seen)
     assert seen[1] > seen[0]
@@ -258,7 +258,7 @@ def test_one_statement_beats_for_all_steps_of_a_process_each_by_its_own_token(
 ) -> None:
     jobs = [Fenced.start() for _ in range(3)]
     held = [engine.claim(named(job, "a")) for job in jobs]
-    scheduler.cancel_step(jobs[0].pk, "a", actor="operator:x", reason="no")
+    verbs.cancel_step(jobs[0].pk, "a", actor="operator:x", reason="no")
     real = statements.fetch
     run: list[str] = []
 
@@ -267,7 +267,7 @@ def test_one_statement_beats_for_all_steps_of_a_process_each_by_its_own_token(
         return real(statement, parameters)
 
     monkeypatch.setattr(statements, "fetch", fetch)
-    kept = transitions.heartbeat({claimed.token: claimed.step_id for claimed in held})
+    kept = transitions.heartbeat({claimed.token: (claimed.step_id, None) for claimed in held}).held
     assert len(run) == 1
     assert kept == {held[1].token, held[2].token}
 
@@ -309,7 +309,7 @@ def test_a_call_whose_lease_is_lost_may_send_nothing_more(engine: Engine, monkey
     heard = []
 
     def lose_and_ask(call: Any) -> Any:
-        scheduler.cancel_step(call.job_id, "a", actor="operator:x", reason="no")
+        verbs.cancel_step(call.job_id, "a", actor="operator:x", reason="no")
         heart._beat()
         try:
             call.check_may_send()

@@ -9,7 +9,7 @@ import pytest
 from agents import draining, worker
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, state_of, states
-from workflows import Workflow, scheduler, step, transitions
+from workflows import Workflow, step, transitions, verbs
 from workflows.models import Attempt, Job, Step
 
 
@@ -40,9 +40,9 @@ def _claim(step: Step) -> Any:
 @pytest.mark.parametrize(
     "verb",
     [
-        lambda job: scheduler.pause(job.pk, actor="operator:x", reason="wait"),
-        lambda job: scheduler.cancel(job.pk, undo=False, actor="operator:x", reason="stop"),
-        lambda job: scheduler.cancel(job.pk, undo=True, actor="operator:x", reason="stop"),
+        lambda job: verbs.pause(job.pk, actor="operator:x", reason="wait"),
+        lambda job: verbs.cancel(job.pk, undo=False, actor="operator:x", reason="stop"),
+        lambda job: verbs.cancel(job.pk, undo=True, actor="operator:x", reason="stop"),
     ],
     ids=["pause", "cancel", "cancel with undo"],
 )
@@ -63,7 +63,7 @@ def test_a_cancel_that_waited_for_a_claim_sees_the_running_step_and_waits_for_it
     """SAS-064"""
     job = Chain.start()
     with locked(job):
-        cancel = Beside(lambda: scheduler.cancel(job.pk, undo=True, actor="client:x", reason="no")).until_blocked()
+        cancel = Beside(lambda: verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")).until_blocked()
         claimed = engine.claim(named(job, "a"))
     cancel.result()
     assert state_of(job) == "Running"
@@ -201,7 +201,7 @@ def test_a_heartbeat_that_commits_while_expire_looks_on_saves_the_step(engine: E
     engine.ahead(11)
     with locked(job):
         read_before = Step.objects.overdue().get()
-        kept = Beside(lambda: transitions.heartbeat({claimed.token: claimed.step_id})).result()
+        kept = Beside(lambda: transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held).result()
         assert kept == {claimed.token}
         assert supervision.expire(read_before.pk) is False
     assert states(job)["a"] == "Running"
@@ -213,7 +213,7 @@ def test_a_heartbeat_that_waits_for_expire_finds_its_step_gone(engine: Engine) -
     engine.ahead(11)
     with locked(job):
         supervision.expire(claimed.step_id)
-        beat = Beside(lambda: transitions.heartbeat({claimed.token: claimed.step_id})).until_blocked()
+        beat = Beside(lambda: transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held).until_blocked()
     assert beat.result() == set()
     assert states(job)["a"] == "NotStarted"
 
@@ -226,7 +226,7 @@ def test_an_expire_that_waits_for_a_heartbeat_changes_nothing(engine: Engine) ->
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     with transaction.atomic():
-        transitions.heartbeat({claimed.token: claimed.step_id})
+        transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held
         expire = Beside(lambda: supervision.expire(claimed.step_id)).until_blocked()
     assert not expire.result()
     assert states(job)["a"] == "Running"
@@ -242,7 +242,7 @@ def test_a_settle_that_waited_for_a_cancel_is_recorded_and_then_undone(engine: E
     claimed = engine.claim(named(job, "a"))
     with locked(job):
         settle = Beside(lambda: engine.settle(claimed, '{"reference": "R1"}')).until_blocked()
-        scheduler.cancel(job.pk, undo=True, actor="client:x", reason="no")
+        verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
     assert settle.result().handed_over is None
     assert states(job) == {"a": "Completed", "b": "Skipped", "a.undo": "NotStarted"}
     engine.drain()
@@ -256,12 +256,12 @@ def test_a_settle_that_waited_for_a_pause_hands_nothing_over(engine: Engine) -> 
     claimed = engine.claim(named(job, "a"))
     with locked(job):
         settle = Beside(lambda: engine.settle(claimed)).until_blocked()
-        scheduler.pause(job.pk, actor="operator:x", reason="wait")
+        verbs.pause(job.pk, actor="operator:x", reason="wait")
     assert settle.result().handed_over is None
     assert settle.result().to_ring == []
     assert states(job) == {"a": "Completed", "b": "NotStarted"}
     engine.rings.clear()
-    scheduler.resume(job.pk, actor="operator:x", reason="go on")
+    verbs.resume(job.pk, actor="operator:x", reason="go on")
     engine.drain()
     assert state_of(job) == "Completed"
     check_books(job)
@@ -276,7 +276,7 @@ def test_a_pause_that_waited_for_a_hand_over_lets_the_running_step_end_and_no_mo
     job = Three.start()
     claimed = engine.claim(named(job, "a"))
     with locked(job):
-        pause = Beside(lambda: scheduler.pause(job.pk, actor="operator:x", reason="wait")).until_blocked()
+        pause = Beside(lambda: verbs.pause(job.pk, actor="operator:x", reason="wait")).until_blocked()
         handed = engine.settle(claimed).handed_over
     pause.result()
     assert handed.name == "b"
@@ -342,7 +342,7 @@ def test_a_retry_by_a_person_beside_the_remedy_of_the_supervisor_starts_one_atte
     worker.work(*arguments)
     failed = named(job, "a")
     with locked(job):
-        person = Beside(lambda: scheduler.retry_step(job.pk, "a", actor="operator:x", reason="again")).until_blocked()
+        person = Beside(lambda: verbs.retry_step(job.pk, "a", actor="operator:x", reason="again")).until_blocked()
         assert supervision.decide(failed.pk) is True
     with pytest.raises(WrongState):
         person.result()

@@ -137,7 +137,7 @@ def scanned(found: Access) -> set[str]:
                 "attempt_number_once_per_step",
             },
         ),
-        ("HEARTBEAT", {"sag_workflows_step_pkey"}),
+        ("HEARTBEAT", {"sag_workflows_step_pkey", "sag_workflows_job_pkey"}),
         ("CANDIDATES", {"step_ready", "sag_workflows_job_pkey"}),
     ],
 )

@@ -40,7 +40,7 @@ def test_a_worker_that_beats_again_within_the_grace_keeps_its_step(engine: Engin
     claimed = engine.claim(named(job, "a"))
     engine.ahead(15)
     supervision.sweep(engine.memory)
-    assert transitions.heartbeat({claimed.token: claimed.step_id}) == {claimed.token}
+    assert transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held == {claimed.token}
     assert sum(_sweep_every(engine, 2, 8)) == 0
     assert engine.settle(claimed).job_state == "Completed"
 

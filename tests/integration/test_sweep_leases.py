@@ -44,7 +44,7 @@ def test_a_long_step_is_never_touched_while_it_beats(engine: Engine) -> None:
     _settled_supervisor(engine)
     claimed = engine.claim(named(job, "long"))
     for _ in range(50):
-        assert transitions.heartbeat({claimed.token: claimed.step_id}) == {claimed.token}
+        assert transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held == {claimed.token}
         assert _watch(engine, 2) == 0
     assert named(job, "long").attempt == 1
 
@@ -57,7 +57,7 @@ def test_a_long_step_whose_heartbeat_stops_is_taken_over_after_the_lease_and_not
     _settled_supervisor(engine)
     claimed = engine.claim(named(job, "long"))
     for _ in range(10):
-        transitions.heartbeat({claimed.token: claimed.step_id})
+        transitions.heartbeat({claimed.token: (claimed.step_id, None)}).held
         _watch(engine, 2)
     assert _watch(engine, 6) == 0
     assert _watch(engine, 6) == 1

@@ -10,7 +10,7 @@ from django.db import connection
 
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, named, state_of
-from workflows import Workflow, broker, scheduler, step, transitions
+from workflows import Workflow, broker, step, transitions, verbs
 from workflows.clock import now
 from workflows.models import Job, Step
 
@@ -76,9 +76,9 @@ def test_a_job_that_starts_later_is_rung_for_at_its_time(engine: Engine) -> None
 def test_steps_of_paused_stopping_and_ended_jobs_are_not_rung_for(engine: Engine) -> None:
     paused, cancelled, stopping = Rung.start(), Rung.start(), Rung.start()
     engine.claim(named(stopping, "a"))
-    scheduler.pause(paused.pk, actor="operator:x", reason="wait")
+    verbs.pause(paused.pk, actor="operator:x", reason="wait")
     for job in (cancelled, stopping):
-        scheduler.cancel(job.pk, undo=False, actor="operator:x", reason="no")
+        verbs.cancel(job.pk, undo=False, actor="operator:x", reason="no")
     engine.ahead(100)
     assert supervision.ring_due() == 0
 

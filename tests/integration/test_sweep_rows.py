@@ -8,7 +8,7 @@ from django.db import connection
 
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step, transitions
+from workflows import Retry, Workflow, scheduler, step, transitions, verbs
 from workflows.models import Attempt, Event, Job, Step
 
 
@@ -229,7 +229,7 @@ def test_a_job_that_waits_for_its_back_off_or_is_paused_is_not_stranded(engine: 
     waiting = Slow.start()
     engine.drain()
     paused = Swept.start()
-    scheduler.pause(paused.pk, actor="operator:x", reason="wait")
+    verbs.pause(paused.pk, actor="operator:x", reason="wait")
     before = [Event.objects.filter(job=job).count() for job in (waiting, paused)]
     assert engine.sweep().moved == 0
     assert [Event.objects.filter(job=job).count() for job in (waiting, paused)] == before

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step
+from workflows import Retry, Workflow, scheduler, step, verbs
 from workflows.exceptions import InvalidInput, WrongState
 from workflows.models import Job
 
@@ -18,7 +18,7 @@ class Forked(Workflow):
 
 
 def _cancel(job: Job, *, undo: bool = True, reason: str = "no more") -> Job:
-    return scheduler.cancel(job.pk, undo=undo, actor="client:x", reason=reason)
+    return verbs.cancel(job.pk, undo=undo, actor="client:x", reason=reason)
 
 
 def _both_branches_running(engine: Engine) -> Any:
@@ -119,7 +119,7 @@ def test_a_job_cancelled_without_undo_can_go_on(engine: Engine) -> None:
     job, b, c = _both_branches_running(engine)
     _cancel(job, undo=False, reason="by mistake")
     engine.settle(b), engine.settle(c)
-    scheduler.retry_job(job.pk, actor="operator:x", reason="it was a mistake")
+    verbs.retry_job(job.pk, actor="operator:x", reason="it was a mistake")
     engine.drain()
     assert engine.asked() == ["shop.d"]
     assert state_of(job) == "Completed"
@@ -155,7 +155,7 @@ def test_a_cancel_of_an_ended_job_says_that_it_has_ended(engine: Engine) -> None
 
 def test_a_paused_job_that_is_cancelled_is_undone_without_being_resumed_first(engine: Engine) -> None:
     job, b, c = _both_branches_running(engine)
-    scheduler.pause(job.pk, actor="operator:x", reason="wait")
+    verbs.pause(job.pk, actor="operator:x", reason="wait")
     _cancel(job)
     engine.settle(b), engine.settle(c)
     engine.drain()
@@ -167,12 +167,12 @@ def test_a_paused_undo_starts_nothing_until_it_is_resumed(engine: Engine) -> Non
     job, b, c = _both_branches_running(engine)
     _cancel(job)
     engine.settle(b), engine.settle(c)
-    scheduler.pause(job.pk, actor="operator:x", reason="wait")
+    verbs.pause(job.pk, actor="operator:x", reason="wait")
     engine.drain()
     engine.pass_time(120)
     engine.sweep()
     assert engine.asked() == []
-    scheduler.resume(job.pk, actor="operator:x", reason="go on")
+    verbs.resume(job.pk, actor="operator:x", reason="go on")
     engine.drain()
     assert state_of(job) == "Compensated"
     check_books(job)
@@ -185,7 +185,7 @@ def test_a_step_that_fails_in_a_paused_job_is_not_tried_again_before_it_is_resum
     engine.says("shop.a", lambda call: _pause_and_fail(call), {})
 
     def _pause_and_fail(call: Any) -> None:
-        scheduler.pause(call.job_id, actor="operator:x", reason="wait")
+        verbs.pause(call.job_id, actor="operator:x", reason="wait")
         raise Transient("busy")
 
     job = Forked.start()
@@ -194,7 +194,7 @@ def test_a_step_that_fails_in_a_paused_job_is_not_tried_again_before_it_is_resum
     assert named(job, "a").held
     engine.ahead(120)
     assert not Step.objects.to_ring().exists()
-    scheduler.resume(job.pk, actor="operator:x", reason="go on")
+    verbs.resume(job.pk, actor="operator:x", reason="go on")
     engine.drain()
     assert state_of(job) == "Completed"
     check_books(job)
@@ -207,7 +207,7 @@ def test_cancelling_the_running_step_fences_its_attempt_out_and_undoes_the_job(e
     job = Pair2.start()
     engine.rings.clear()
     claimed = engine.claim(named(job, "a"))
-    scheduler.cancel_step(job.pk, "a", actor="operator:x", reason="it hangs")
+    verbs.cancel_step(job.pk, "a", actor="operator:x", reason="it hangs")
     engine.drain()
     assert engine.settle(claimed, '{"reference": "LATE"}') is None
     engine.drain()
@@ -224,7 +224,7 @@ def test_a_pause_ends_with_its_job_and_does_not_keep_the_recheck_back(engine: En
         a = step("shop.a", compensation="shop.undo_a", retry=Retry(attempts=1))
 
     engine.says("shop.a", InDoubt("lost"))
-    engine.says("shop.undo_a", lambda call: scheduler.pause(call.job_id, actor="operator:x", reason="wait") and {})
+    engine.says("shop.undo_a", lambda call: verbs.pause(call.job_id, actor="operator:x", reason="wait") and {})
     job = PausedAtTheEnd.start()
     engine.drain()
     assert state_of(job) == "Compensated"
@@ -239,7 +239,7 @@ def test_a_paused_job_whose_last_running_step_ends_is_completed_and_paused_no_mo
     class PausedLast(Workflow):
         a = step("shop.a")
 
-    engine.says("shop.a", lambda call: scheduler.pause(call.job_id, actor="operator:x", reason="wait") and {})
+    engine.says("shop.a", lambda call: verbs.pause(call.job_id, actor="operator:x", reason="wait") and {})
     job = PausedLast.start()
     engine.drain()
     ended = Job.objects.get(pk=job.pk)

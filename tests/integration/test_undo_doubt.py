@@ -8,7 +8,7 @@ import pytest
 from agents import InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step
+from workflows import Retry, Workflow, scheduler, step, verbs
 from workflows.models import Attempt, Job, Step
 
 LOST = InDoubt("the connection was lost")
@@ -170,7 +170,7 @@ def test_cancel_during_the_back_off_after_a_lost_answer_undoes_the_booking_that_
     job = Unprobed.start()
     engine.drain()
     assert states(job)["a"] == "NotStarted"
-    scheduler.cancel(job.pk, undo=True, actor="client:x", reason="no")
+    verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
     assert states(job) == {"a": "Failed", "b": "Skipped", "a.undo": "NotStarted", "a.recheck": "NotStarted"}
     engine.drain()
     assert engine.asked() == ["shop.a", "shop.undo_a"]
@@ -182,7 +182,7 @@ def test_a_step_that_was_only_refused_is_skipped_when_undo_begins(engine: Engine
     engine.says("shop.a", Transient("busy"))
     job = Unprobed.start()
     engine.drain()
-    scheduler.cancel(job.pk, undo=True, actor="client:x", reason="no")
+    verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
     assert states(job) == {"a": "Skipped", "b": "Skipped"}
     assert state_of(job) == "Compensated"
     engine.drain()
@@ -208,7 +208,7 @@ def test_ended_without_undo_an_open_doubt_is_left_to_a_person(engine: Engine) ->
     engine.says("shop.a", LOST)
     job = Unprobed.start()
     engine.drain()
-    scheduler.cancel(job.pk, undo=False, actor="operator:x", reason="we call them")
+    verbs.cancel(job.pk, undo=False, actor="operator:x", reason="we call them")
     assert state_of(job) == "Failed"
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     engine.pass_time(70)
@@ -360,7 +360,7 @@ def test_a_recheck_that_will_not_succeed_stands_before_a_person_while_the_job_st
     assert state_of(job) == "Compensated"
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     engine.says("shop.undo_a", {"cancelled": False})
-    scheduler.retry_step(job.pk, "a.recheck", actor="operator:x", reason="desk is back")
+    verbs.retry_step(job.pk, "a.recheck", actor="operator:x", reason="desk is back")
     engine.drain()
     assert states(job)["a.recheck"] == "Completed"
     assert not Job.objects.needs_person().exists()

@@ -2,7 +2,7 @@
 
 from agents import Permanent, Transient
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step
+from workflows import Retry, Workflow, step, verbs
 from workflows.models import Job, Step
 
 ONE_TRY = Retry(attempts=1)
@@ -106,7 +106,7 @@ def test_the_failed_undo_tried_again_by_a_person_leads_to_compensated(engine: En
     job = Tree.start()
     engine.drain()
     assert state_of(job) == "Failed"
-    scheduler.retry_job(job.pk, actor="operator:x", reason="the desk is open again")
+    verbs.retry_job(job.pk, actor="operator:x", reason="the desk is open again")
     assert state_of(job) == "Compensating"
     engine.drain()
     assert state_of(job) == "Compensated"
@@ -121,11 +121,11 @@ def test_one_failed_undo_of_two_tried_again_leaves_the_other_before_its_person(e
     engine.says("shop.undo_a", Permanent("desk closed"), {})
     job = Tree.start()
     engine.drain()
-    scheduler.retry_step(job.pk, "e.undo", actor="operator:x", reason="open")
+    verbs.retry_step(job.pk, "e.undo", actor="operator:x", reason="open")
     engine.drain()
     assert state_of(job) == "Failed"
     assert list(Step.objects.escalated().values_list("name", flat=True)) == ["a.undo"]
-    scheduler.retry_step(job.pk, "a.undo", actor="operator:x", reason="open")
+    verbs.retry_step(job.pk, "a.undo", actor="operator:x", reason="open")
     engine.drain()
     assert state_of(job) == "Compensated"
     check_books(job)
@@ -152,7 +152,7 @@ def test_where_no_undo_is_declared_the_job_fails_and_a_retry_goes_forward(engine
     engine.drain()
     assert state_of(job) == "Failed"
     assert states(job) == {"a": "Completed", "b": "Failed", "c": "NotStarted"}
-    scheduler.retry_job(job.pk, actor="operator:x", reason="mended")
+    verbs.retry_job(job.pk, actor="operator:x", reason="mended")
     assert state_of(job) == "Running"
     assert Job.objects.get(pk=job.pk).reason == ""
     engine.drain()

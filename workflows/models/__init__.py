@@ -6,7 +6,9 @@ from workflows.models.clock import ClockOffset
 from workflows.models.event import Event
 from workflows.models.idempotency import IdempotencyRecord
 from workflows.models.job import Job
+from workflows.models.once import Once
+from workflows.models.signal import Signal
 from workflows.models.step import Step
 from workflows.models.token import ApiToken
 
-__all__ = ["Agent", "ApiToken", "Attempt", "ClockOffset", "Event", "IdempotencyRecord", "Job", "Step"]
+__all__ = ["Agent", "ApiToken", "Attempt", "ClockOffset", "Event", "IdempotencyRecord", "Job", "Once", "Signal", "Step"]

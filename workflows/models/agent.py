@@ -15,7 +15,17 @@ class Agent(models.Model):
     honours_keys = models.BooleanField(db_default=False)
     closes_keys = models.BooleanField(db_default=False)
     lands_within = models.DurationField(default=timedelta(seconds=30))
+    # Limits over all workers: calls at once, and calls begun in a period; null for none.
+    at_once = models.IntegerField(null=True)
+    rate_count = models.IntegerField(null=True)
+    rate_period = models.DurationField(null=True)
+    # The next moment at which the rate lets a call begin.
+    rate_next = models.DateTimeField(null=True)
     announced_at = models.DateTimeField(db_default=SagNow())
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def has_limit(self) -> bool:
+        return self.at_once is not None or self.rate_count is not None

@@ -18,6 +18,8 @@ class Attempt(models.Model):
         PROBE = "probe"
         ANSWER = "answer"
         UNDO = "undo"
+        PERSON = "person"
+        CALLBACK = "callback"
 
     # Written only together with its step's lock, so the check of a foreign key would buy nothing on the hot path.
     step = models.ForeignKey(

@@ -13,7 +13,7 @@ class Event(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events", db_index=False, db_constraint=False)
     seq = models.IntegerField()
     kind = models.CharField(max_length=40)
-    step = models.CharField(max_length=80, blank=True, db_default="")
+    step = models.CharField(max_length=120, blank=True, db_default="")
     attempt = models.IntegerField(null=True)
     actor = models.CharField(max_length=200)
     reason = models.TextField(blank=True, db_default="")

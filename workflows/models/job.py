@@ -30,7 +30,7 @@ class Job(models.Model):
         related_name="+",
     )
     key = models.CharField(max_length=255, null=True)
-    workflow = models.CharField(max_length=100)
+    workflow = models.CharField(max_length=120)
     version = models.IntegerField()
     plan = models.JSONField()
     input = models.JSONField()
@@ -40,6 +40,14 @@ class Job(models.Model):
     stopping_at = models.DateTimeField(null=True)
     stopping_undo = models.BooleanField(null=True)
     paused_at = models.DateTimeField(null=True)
+    time_limit = models.DurationField(null=True)
+    deadline = models.DateTimeField(null=True)
+    # `hooked`: the scheduler closes it, since another job is opened with that. `partial`: only a part is being undone.
+    hooked = models.BooleanField(db_default=False)
+    partial = models.BooleanField(db_default=False)
+    # The step of another job that started this one, and waits for its end. That step may go before this job does.
+    parent_step_id = models.BigIntegerField(null=True)
+    told_parent_at = models.DateTimeField(null=True)
     seq = models.IntegerField(db_default=0)
     open_steps = models.IntegerField()
     created_at = models.DateTimeField(db_default=SagNow())
@@ -66,6 +74,22 @@ class Job(models.Model):
         indexes = [
             # Which live jobs has nobody moved? (walked by id, a slice a sweep)
             models.Index(fields=["id"], condition=Q(state__in=LIVE_JOB_STATES), name="job_live"),
+            # Which live jobs is a deadline to be set for, and whose is past?
+            models.Index(
+                fields=["deadline"],
+                condition=Q(state=JobState.RUNNING, stopping_at__isnull=True, time_limit__isnull=False),
+                name="job_with_deadline",
+            ),
+            # Which children have ended, and have not told their parents?
+            models.Index(
+                fields=["id"],
+                condition=Q(parent_step_id__isnull=False, told_parent_at__isnull=True, state__in=TERMINAL_JOB_STATES),
+                name="job_owes_parent",
+            ),
+            # The children of this step.
+            models.Index(
+                fields=["parent_step_id"], condition=Q(parent_step_id__isnull=False), name="job_of_parent_step"
+            ),
             # Which jobs have this business key? (of any client, for operators)
             models.Index(fields=["key"], condition=Q(key__isnull=False), name="job_with_key"),
             # The newest jobs, of all, in one state, of one client.

@@ -1,12 +1,14 @@
+from typing import Any
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from workflows.clock import SagNow
 from workflows.models.invariants import Sound
 from workflows.models.job import Job
 from workflows.querysets import FAILING, StepQuerySet
-from workflows.states import ErrorKind, Remedy, Role, StepState
+from workflows.states import ErrorKind, Remedy, Role, SettledBy, StepKind, StepState
 
 READY = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False)
 
@@ -16,28 +18,42 @@ class Step(models.Model):
 
     `waiting_for` counts unfinished prerequisites; `releases` holds the `seq` of the steps that this one releases.
     `held` keeps the steps of paused, stopping and ended jobs out of the index of ready work.
+    Where the scheduler has to look before a step may start (`gated`), it is held as well until the scheduler has looked.
+    A fan-out is one row that counts its items; each item is a row with that one as its `parent`.
+    `superseded`: a row of a later `generation` has taken its place, after it was undone.
     `version` is the number of the last event of the job that concerned this step.
     """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="steps", db_index=False)
-    seq = models.SmallIntegerField()
-    name = models.CharField(max_length=80)
+    seq = models.IntegerField()
+    place = models.SmallIntegerField(db_default=0)
+    name = models.CharField(max_length=100)
+    index = models.IntegerField(null=True)
+    generation = models.SmallIntegerField(db_default=1)
+    superseded = models.BooleanField(db_default=False)
+    kind = models.CharField(max_length=6, choices=StepKind.choices, db_default=StepKind.CALL)
+    parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="items", db_index=False)
     role = models.CharField(max_length=8, choices=Role.choices, db_default=Role.FORWARD)
     undoes = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="undos", db_index=False)
-    operation = models.CharField(max_length=100)
-    agent = models.CharField(max_length=60)
+    operation = models.CharField(max_length=100, blank=True)
+    agent = models.CharField(max_length=60, blank=True)
     queue = models.CharField(max_length=60)
-    idempotency_key = models.CharField(max_length=150)
+    idempotency_key = models.CharField(max_length=200)
 
     state = models.CharField(max_length=10, choices=StepState.choices, db_default=StepState.NOT_STARTED)
     waiting_for = models.SmallIntegerField(db_default=0)
-    releases = ArrayField(models.SmallIntegerField())
+    releases = ArrayField(models.IntegerField())
     released_at = models.DateTimeField(null=True)
     held = models.BooleanField(db_default=False)
+    gated = models.BooleanField(db_default=False)
+    limited = models.BooleanField(db_default=False)
+    limit_key = models.CharField(max_length=200, blank=True, db_default="")
     run_after = models.DateTimeField(db_default=SagNow())
     ring_after = models.DateTimeField(db_default=SagNow())
     rings = models.SmallIntegerField(db_default=0)
 
+    queue_timeout = models.DurationField(null=True)
+    queue_by = models.DateTimeField(null=True)
     timeout = models.DurationField()
     attempt = models.IntegerField(db_default=0)
     charged = models.IntegerField(db_default=0)
@@ -48,8 +64,18 @@ class Step(models.Model):
     complete_by = models.DateTimeField(null=True)
     deadline = models.DateTimeField(null=True)
     heartbeat_at = models.DateTimeField(null=True)
+    progress = models.JSONField(null=True)
+
+    item = models.JSONField(null=True)
+    items_total = models.IntegerField(null=True)
+    items_made = models.IntegerField(db_default=0)
+    items_admitted = models.IntegerField(db_default=0)
+    items_open = models.IntegerField(db_default=0)
+    items_failed = models.IntegerField(db_default=0)
 
     result = models.JSONField(null=True)
+    settled_by = models.CharField(max_length=8, choices=SettledBy.choices, blank=True, db_default="")
+    skip_reason = models.TextField(blank=True, db_default="")
     error_kind = models.CharField(max_length=16, choices=ErrorKind.choices, blank=True, db_default="")
     error_code = models.CharField(max_length=60, blank=True, db_default="")
     error_message = models.TextField(blank=True, db_default="")
@@ -65,11 +91,14 @@ class Step(models.Model):
     class Meta:
         ordering = ["job_id", "seq"]
         constraints = [
-            models.UniqueConstraint(fields=["job", "name"], name="step_name_once_per_job"),
+            models.UniqueConstraint(fields=["job", "seq"], name="step_number_once_per_job"),
+            models.UniqueConstraint(
+                fields=["job", "name", "index", "generation"], nulls_distinct=False, name="step_name_once_per_job"
+            ),
             models.CheckConstraint(
                 condition=Sound(
                     *("state", "attempt", "waiting_for", "token", "complete_by", "deadline", "finished_at"),
-                    *("error_kind", "remedy", "role", "undoes"),
+                    *("error_kind", "remedy", "role", "undoes", "index", "parent"),
                     function="sag_step_is_sound",
                 ),
                 name="step_is_sound",
@@ -82,6 +111,33 @@ class Step(models.Model):
             models.Index(fields=["ring_after", "id"], condition=READY, name="step_to_ring"),
             # Whose lease is over?
             models.Index(fields=["complete_by"], condition=Q(state=StepState.RUNNING), name="step_running"),
+            # Which wait for something that is due now: a timer, a signal, a callback?
+            models.Index(
+                fields=["deadline"], condition=Q(state=StepState.RUNNING, complete_by__isnull=True), name="step_waiting"
+            ),
+            # Which stand ready too long without a worker that takes them?
+            models.Index(fields=["queue_by"], condition=READY, name="step_queued_too_long"),
+            # Where has the scheduler to look before they may start?
+            models.Index(
+                fields=["id"],
+                condition=Q(state=StepState.NOT_STARTED, waiting_for=0, gated=True),
+                name="step_at_gate",
+            ),
+            # Which fan-outs have items to be written?
+            models.Index(
+                fields=["id"],
+                condition=Q(state=StepState.RUNNING, items_total__gt=F("items_made")),
+                name="step_to_expand",
+            ),
+            # The items of a fan-out, in order; those of one state.
+            models.Index(fields=["parent", "index"], condition=Q(parent__isnull=False), name="step_items"),
+            # How many run at this agent, or under this key, when there is a limit?
+            models.Index(fields=["agent"], condition=Q(state=StepState.RUNNING, limited=True), name="step_at_limit"),
+            models.Index(
+                fields=["limit_key"], condition=Q(state=StepState.RUNNING, limited=True), name="step_at_key_limit"
+            ),
+            # What undoes this step?
+            models.Index(fields=["undoes"], condition=Q(undoes__isnull=False), name="step_undoes"),
             # Which failed steps has nobody decided on?
             models.Index(fields=["id"], condition=Q(state=StepState.FAILED, remedy=""), name="step_without_remedy"),
             # Which failed and have not ended?
@@ -93,4 +149,18 @@ class Step(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.name
+        return self.address
+
+    @property
+    def address(self) -> str:
+        """Its name, for an item of a fan-out with the place in the list: `deploy:3`."""
+        return self.name if self.index is None else f"{self.name}:{self.index}"
+
+    @property
+    def is_fan_out(self) -> bool:
+        """Whether it has items, or will have: known once its list is."""
+        return self.items_total is not None
+
+    def items_results(self) -> list[Any]:
+        """What the items of this fan-out left, in the order of its list; None for those that left nothing."""
+        return list(self.items.order_by("index").values_list("result", flat=True))

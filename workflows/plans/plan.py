@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Literal, Self
 
+from workflows.conf import conf
 from workflows.exceptions import UnknownReference
 from workflows.plans.nearest import did_you_mean
 from workflows.plans.retry import Retry
@@ -153,6 +154,22 @@ class Plan:
         """The steps that themselves wait for this one."""
         return self._dependents[self.step(name).name]
 
+    def hook(self, name: Literal["after_success", "after_failure"]) -> "Plan":
+        """The plan of the job that is opened when one of this plan has ended: one call with the facts of that end."""
+        operation = getattr(self, name)
+        hook = PlanStep(
+            name="hook",
+            operation=operation,
+            compensation=None,
+            probe=None,
+            input={"$given": []},
+            after=(),
+            timeout=timedelta(seconds=conf.step_timeout),
+            retry=conf.undo_retry,
+            undo_retry=conf.undo_retry,
+        )
+        return Plan(workflow=f"{self.workflow}.{name}", version=self.version, compensate_within=None, steps=(hook,))
+
     def to_json(self) -> dict[str, Any]:
         """The plan as stored; durations in seconds."""
         return _stored(self)
@@ -190,6 +207,11 @@ class Plan:
                 for seq, step in enumerate(self.steps)
             ]
         )
+
+    @cached_property
+    def gated(self) -> bool:
+        """Whether the scheduler has to look before some step may start."""
+        return any(step.gated for step in self.steps)
 
     @cached_property
     def _by_name(self) -> dict[str, PlanStep]:

@@ -1,5 +1,6 @@
 -- Claims one step for an attempt. The job is locked first; every decision is made on the fresh version of the two rows
--- that this statement locks. No row comes back when the step may not start, or (with {skip_locked}) its job is locked.
+-- that this statement locks. No row comes back when the step may not start, or (with {skip_locked}) its job is locked. A
+-- step whose agent or key has a limit is claimed only by who counted before, under the agent's lock ({unlimited}).
 -- Result: one row, see transitions.Claimed.
 WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
 locked AS (
@@ -14,9 +15,9 @@ claimed AS (
         complete_by = clock.now + LEAST(%(lease)s, s.timeout), deadline = clock.now + s.timeout, heartbeat_at = clock.now,
         started_at = COALESCE(s.started_at, clock.now), version = locked.seq + 1
     FROM locked, clock
-    WHERE s.id = %(step)s AND s.job_id = locked.id AND {ready}
-    RETURNING s.id, s.job_id, s.seq, s.name, s.role, s.undoes_id, s.operation, s.queue, s.attempt, s.token, s.worker,
-              s.probe_only, s.idempotency_key, s.timeout
+    WHERE s.id = %(step)s AND s.job_id = locked.id AND {unlimited} AND {ready}
+    RETURNING s.id, s.job_id, s.place, s.name, s.index, s.item, s.role, s.undoes_id, s.operation, s.queue, s.attempt, s.token,
+              s.worker, s.probe_only, s.idempotency_key, s.timeout
 ),
 numbered AS (
     UPDATE sag_workflows_job job SET seq = locked.seq + 1 FROM locked, claimed WHERE job.id = locked.id
@@ -27,11 +28,12 @@ attempt AS (
 ),
 event AS (
     INSERT INTO sag_workflows_event (job_id, seq, kind, step, attempt, actor, at)
-    SELECT locked.id, locked.seq + 1, 'step.claimed', claimed.name, claimed.attempt, 'agent', clock.now
+    SELECT locked.id, locked.seq + 1, 'step.claimed', claimed.name || COALESCE(':' || claimed.index, ''), claimed.attempt,
+           'agent', clock.now
     FROM locked, claimed, clock
 )
-SELECT claimed.id AS step_id, claimed.job_id, claimed.seq, claimed.name, claimed.role, claimed.undoes_id, claimed.operation,
-       claimed.queue, claimed.attempt, claimed.token, claimed.probe_only, claimed.idempotency_key,
-       EXTRACT(epoch FROM claimed.timeout)::float8 AS timeout, locked.workflow, locked.input AS given,
+SELECT claimed.id AS step_id, claimed.job_id, claimed.place, claimed.name, claimed.index, claimed.item, claimed.role,
+       claimed.undoes_id, claimed.operation, claimed.queue, claimed.attempt, claimed.token, claimed.probe_only,
+       claimed.idempotency_key, EXTRACT(epoch FROM claimed.timeout)::float8 AS timeout, locked.workflow, locked.input AS given,
        locked.plan -> 'steps' AS plan
 FROM claimed, locked

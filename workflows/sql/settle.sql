@@ -1,13 +1,14 @@
--- Completes a forward step and hands over: releases the steps that waited for it, claims the first of them when it is now
+-- Completes a forward step (no item of a fan-out) and hands over: releases the steps that waited for it, claims the first of them when it is now
 -- ready, and closes the job when this was its last open step. The job is locked first; every decision is made on the fresh
 -- version of rows that this statement locks or updates, so it is safe as a statement of its own under READ COMMITTED.
 -- The rows are found by their ids alone, and what else must hold stands where no partial index offers itself for it: a
 -- token says that the step is Running (step_is_sound), the job's state is looked at once it is locked.
 -- No row comes back when the fence does not hold, or the job is not an ordinary running one (then transitions decides).
--- Result: one row; `next_*` is the step handed over, or null; `to_ring` the [id, queue] of other steps that became ready.
+-- Result: one row; `next_*` is the step handed over, or null; `to_ring` the [id, queue] of other steps that became ready;
+-- `attend`: the scheduler has to look at the job, since it holds a gate that may open now, or closes this job itself.
 WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
 locked AS (
-    SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at
+    SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at, job.open_steps = 1 AND NOT job.hooked AS ends
     FROM sag_workflows_job job
     WHERE job.id = %(job)s
     FOR NO KEY UPDATE
@@ -25,7 +26,7 @@ done AS (
 released AS (
     UPDATE sag_workflows_step s
     SET waiting_for = s.waiting_for - 1, run_after = GREATEST(s.run_after, clock.now),
-        ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s),
+        ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s), queue_by = clock.now + s.queue_timeout,
         (state, attempt, token, worker, complete_by, deadline, heartbeat_at, started_at, version) = (
             SELECT CASE WHEN handed_over THEN 'Running' ELSE s.state END,
                    CASE WHEN handed_over THEN s.attempt + 1 ELSE s.attempt END,
@@ -40,20 +41,20 @@ released AS (
         )
     FROM done, locked, clock
     WHERE s.job_id = locked.id AND s.seq = ANY(done.releases) AND s.state = 'NotStarted'
-    RETURNING s.id, s.seq, s.name, s.operation, s.queue, s.state, s.attempt, s.token, s.worker, s.idempotency_key, s.timeout,
-              s.waiting_for, s.held
+    RETURNING s.id, s.place, s.name, s.operation, s.queue, s.state, s.attempt, s.token, s.worker, s.idempotency_key, s.timeout,
+              s.waiting_for, s.held, s.gated
 ),
 handed AS (SELECT * FROM released WHERE state = 'Running'),
 moved AS (
     UPDATE sag_workflows_job job
     SET open_steps = job.open_steps - 1,
-        seq = locked.seq + 1 + (SELECT count(*) FROM handed) + (CASE WHEN job.open_steps = 1 THEN 1 ELSE 0 END),
-        state = CASE WHEN job.open_steps = 1 THEN 'Completed' ELSE job.state END,
-        paused_at = CASE WHEN job.open_steps = 1 THEN NULL ELSE job.paused_at END,
-        finished_at = CASE WHEN job.open_steps = 1 THEN clock.now END
+        seq = locked.seq + 1 + (SELECT count(*) FROM handed) + (CASE WHEN locked.ends THEN 1 ELSE 0 END),
+        state = CASE WHEN locked.ends THEN 'Completed' ELSE job.state END,
+        paused_at = CASE WHEN locked.ends THEN NULL ELSE job.paused_at END,
+        finished_at = CASE WHEN locked.ends THEN clock.now END
     FROM locked, done, clock
     WHERE job.id = locked.id
-    RETURNING job.state
+    RETURNING job.state, job.open_steps
 ),
 attempt_ended AS (
     UPDATE sag_workflows_attempt a
@@ -76,8 +77,10 @@ event AS (
     SELECT locked.id, locked.seq + 2, 'job.completed', '', NULL, 'scheduler', clock.now
     FROM locked, moved, clock WHERE moved.state = 'Completed'
 )
-SELECT moved.state AS job_state, handed.id AS next_id, handed.seq, handed.name, handed.operation, handed.queue, handed.attempt,
+SELECT moved.state AS job_state, handed.id AS next_id, handed.place, handed.name, handed.operation, handed.queue, handed.attempt,
        handed.token, handed.idempotency_key, EXTRACT(epoch FROM handed.timeout)::float8 AS timeout,
        (SELECT jsonb_agg(jsonb_build_array(r.id, r.queue)) FROM released r
-        WHERE r.state = 'NotStarted' AND r.waiting_for = 0 AND NOT r.held) AS to_ring
+        WHERE r.state = 'NotStarted' AND r.waiting_for = 0 AND NOT r.held) AS to_ring,
+       (moved.open_steps = 0 AND moved.state = 'Running')
+       OR EXISTS (SELECT FROM released r WHERE r.gated AND r.waiting_for = 0) AS attend
 FROM moved LEFT JOIN handed ON true

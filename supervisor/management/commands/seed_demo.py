@@ -18,7 +18,7 @@ import httpx2
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from workflows import Retry, scheduler
+from workflows import Retry, scheduler, verbs
 from workflows.catalog.trip import TripBooking
 from workflows.exceptions import WrongState
 from workflows.models import Job
@@ -43,7 +43,7 @@ def cancel_during_the_hotel(job: Job) -> None:
     """What an operator's click does, while the hotel is being asked."""
     wait_until(lambda: job.steps.filter(name="hotel", state=StepState.RUNNING).exists() or has_ended(job), "its hotel")
     try:
-        scheduler.cancel(job.pk, undo=True, actor=OPERATOR, reason="The traveller has fallen ill.")
+        verbs.cancel(job.pk, undo=True, actor=OPERATOR, reason="The traveller has fallen ill.")
     except WrongState:
         return  # it had ended before: nothing to cancel
 

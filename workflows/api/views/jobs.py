@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from workflows import scheduler
+from workflows import verbs
 from workflows.api import schema
 from workflows.api.bodies import Cancellation, JobStart, Verb
 from workflows.api.documents import EventDocument, EventPage, JobDocument, JobPage, address
@@ -132,7 +132,7 @@ class JobCancellation(ApiView):
         job = visible_job(request, job_id)
         seen = version_seen(request, job.seq)
         body = body_of(request, Cancellation)
-        job = scheduler.cancel(job_id, undo=body.undo, actor=actor(request), reason=body.reason, seen=seen)
+        job = verbs.cancel(job_id, undo=body.undo, actor=actor(request), reason=body.reason, seen=seen)
         return job_answer(job, status=202, location=address(job))
 
 
@@ -160,7 +160,7 @@ class JobRetries(ApiView):
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID) -> Response:
         """Try again, after the cause is mended, what made a job end Failed."""
-        return _carry_out(scheduler.retry_job, request, job_id, if_match_required=True)
+        return _carry_out(verbs.retry_job, request, job_id, if_match_required=True)
 
 
 class JobPause(ApiView):
@@ -172,7 +172,7 @@ class JobPause(ApiView):
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID) -> Response:
         """Start no further step of a job until it is resumed."""
-        return _carry_out(scheduler.pause, request, job_id)
+        return _carry_out(verbs.pause, request, job_id)
 
 
 class JobResumption(ApiView):
@@ -184,4 +184,4 @@ class JobResumption(ApiView):
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID) -> Response:
         """Go on with a paused job."""
-        return _carry_out(scheduler.resume, request, job_id)
+        return _carry_out(verbs.resume, request, job_id)

@@ -6,7 +6,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from workflows import scheduler
+from workflows import verbs
 from workflows.api import schema
 from workflows.api.bodies import Verb
 from workflows.api.documents import StepWithAttempts, address
@@ -52,7 +52,7 @@ class StepCancellation(ApiView):
         _, found = _found(request, job_id, step)
         seen = version_seen(request, found.version)
         body = body_of(request, Verb)
-        found = scheduler.cancel_step(job_id, step, actor=actor(request), reason=body.reason, seen=seen)
+        found = verbs.cancel_step(job_id, step, actor=actor(request), reason=body.reason, seen=seen)
         return _accepted(job_id, found)
 
 
@@ -71,7 +71,7 @@ class StepRetries(ApiView):
         _, found = _found(request, job_id, step)
         seen = version_seen(request, found.version, required=True)
         body = body_of(request, Verb)
-        found = scheduler.retry_step(job_id, step, actor=actor(request), reason=body.reason, seen=seen)
+        found = verbs.retry_step(job_id, step, actor=actor(request), reason=body.reason, seen=seen)
         return _accepted(job_id, found)
 
 

@@ -1,0 +1,123 @@
+"""Fan-outs: one step over a list that is known only at run time.
+
+One row counts: `items_total` is written before the first item, `items_made` says how far the writing has come,
+`items_admitted` how many may start, `items_open` and `items_failed` how they do. Each item is a row. Writing goes by
+batches, each a transaction of its own, so that a long list holds its job's lock only for moments.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import Max
+
+from workflows import compensation, transitions
+from workflows.conf import conf
+from workflows.exceptions import UnresolvedReference
+from workflows.models import Agent, Job, Step
+from workflows.plans.plan import PlanStep
+from workflows.plans.templates import references_of, resolve
+from workflows.states import Role
+
+
+def tolerated(planned: PlanStep, total: int) -> int:
+    """How many items may fail: a count, or a share of them rounded down."""
+    return int(planned.tolerate * total) if isinstance(planned.tolerate, float) else planned.tolerate
+
+
+def items_of(job: Job, planned: PlanStep) -> list[Any]:
+    """The list that the fan-out goes over. Raises UnresolvedReference when there is none."""
+    results, absent = Step.objects.results(job.pk, job.plan["steps"], references_of(planned.each))
+    found = resolve(planned.each, job.input, results, absent=frozenset(absent))
+    if not isinstance(found, list):
+        what = "null" if found is None else f"a {type(found).__name__}"
+        raise UnresolvedReference(f"each= of {planned.name} is {what}, and no list.")
+    return found
+
+
+def begin(job: Job, fan: Step, planned: PlanStep, agents: Mapping[str, Agent]) -> None:
+    """Write how many items there are, and the first of them. The fan-out runs already."""
+    if fan.role == Role.FORWARD:
+        total = len(items_of(job, planned))
+        admitted = min(total, planned.at_once or total)
+    else:
+        total = admitted = Step.objects.filter(parent=fan.undoes).with_effects().count()
+        admitted = _ALL
+    transitions.plan_items(job, fan, total=total, admitted=admitted)
+    write_batch(job, fan, planned, agents)
+
+
+_ALL = 2_000_000_000  # the index of an undo is that of its item, wherever that stands
+
+
+def write_batch(job: Job, fan: Step, planned: PlanStep, agents: Mapping[str, Agent]) -> None:
+    """Write the next items, or the next undos of items."""
+    seq = next_seq(job)
+    if fan.role == Role.FORWARD:
+        values = items_of(job, planned)[fan.items_made : fan.items_made + conf.batch]
+        rows = [_item_row(job, fan, planned, fan.items_made + n, value, seq + n) for n, value in enumerate(values)]
+        transitions.add_items(fan, rows)
+        return
+    last = Step.objects.filter(parent=fan).aggregate(last=Max("index"))["last"]
+    originals = Step.objects.filter(parent=fan.undoes, index__gt=-1 if last is None else last).with_effects()
+    batch = list(originals.prefetch_related("attempts").order_by("index")[: conf.batch])
+    evidence = compensation.evidence_of(batch)
+    rows, rechecks = [], []
+    for original in batch:
+        row = compensation.undo_row(job, original, planned, agents, seq, waiting_for=0)
+        row.parent, row.index = fan, original.index
+        rows.append(row)
+        seq += 1
+        if evidence[original.pk].ever_in_doubt and planned.kind == "call":
+            recheck = compensation.recheck_row(job, original, planned, evidence[original.pk], agents, seq)
+            recheck.waiting_for = 1
+            row.releases.append(seq)
+            rechecks.append(recheck)
+            seq += 1
+    transitions.add_items(fan, rows)
+    transitions.add_rechecks(rechecks)
+
+
+def next_seq(job: Job) -> int:
+    """The number of the next step of this job."""
+    last = Step.objects.filter(job=job).aggregate(last=Max("seq"))["last"]
+    return 0 if last is None else int(last) + 1
+
+
+def _item_row(job: Job, fan: Step, planned: PlanStep, index: int, value: Any, seq: int) -> Step:
+    calls = planned.kind == "call"
+    key = limit_key(planned, job, value) if planned.limit else ""
+    return Step(
+        job=job,
+        seq=seq,
+        place=fan.place,
+        name=fan.name,
+        index=index,
+        generation=fan.generation,
+        kind=fan.kind,
+        parent=fan,
+        operation=fan.operation,
+        agent=fan.agent,
+        queue=fan.queue,
+        idempotency_key=f"{fan.idempotency_key}:{index}",
+        releases=[],
+        # An item that only the scheduler can begin waits at a gate; one that a worker takes waits for its turn alone.
+        gated=not calls,
+        held=not calls or index >= fan.items_admitted or job.paused_at is not None,
+        limited=fan.limited or bool(key),
+        limit_key=key,
+        timeout=fan.timeout,
+        queue_timeout=fan.queue_timeout,
+        attempts_allowed=fan.attempts_allowed,
+        item=value,
+        version=job.seq,
+    )
+
+
+def limit_key(planned: PlanStep, job: Job, item: Any = None) -> str:
+    """The text under which a step's limit is counted: that of its plan, and the key as it comes out for this job."""
+    if planned.limit is None:
+        return ""
+    template: Any = planned.limit["key"]
+    results, absent = Step.objects.results(job.pk, job.plan["steps"], references_of(template))
+    value = resolve(template, job.input, results, item=item, absent=frozenset(absent))
+    return f"{planned.limit['at_once']}:{value}"[:200]
