@@ -10,16 +10,16 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("workflows", "agents", "supervisor", "sagsite")
 PEN = ROOT / "workflows" / "transitions.py"
-STATEMENTS = {"start.sql", "claim.sql", "settle.sql", "heartbeat.sql"}
+STATEMENTS = {"start.sql", "claim.sql", "settle.sql", "settle_item.sql", "heartbeat.sql"}
 
-MODELS = {"Job", "Step", "Attempt", "Event", "Agent", "ClockOffset"}
-RELATIONS = {"steps", "attempts", "events", "undos"}
-ROWS = {"job", "step", "attempt", "event", "original", "undo", "recheck"}
+MODELS = {"Job", "Step", "Attempt", "Event", "Signal", "Once", "Agent", "ClockOffset"}
+RELATIONS = {"steps", "attempts", "events", "undos", "items", "signals", "calls_once"}
+ROWS = {"job", "step", "item", "fan", "child", "signal", "attempt", "event", "original", "undo", "recheck"}
 _VERBS = ("create", "update", "delete", "save", "get_or_create", "update_or_create", "bulk_create", "bulk_update")
 VERBS = {*_VERBS, *(f"a{verb}" for verb in _VERBS)}
 RAW = re.compile(
     r'\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO|TRUNCATE)\s+(ONLY\s+)?"?sag_workflows_'
-    r"(job|step|attempt|event|agent|clockoffset)\b",
+    r"(job|step|attempt|event|signal|once|agent|clockoffset)\b",
     re.IGNORECASE,
 )
 

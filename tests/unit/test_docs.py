@@ -95,7 +95,10 @@ def test_each_refused_start_is_in_the_reference_with_its_code(error: type[StartR
     assert rows("reference/errors.md")[error.__name__][0] == f"`{error.code}`"
 
 
-@pytest.mark.parametrize("module", ["agents/http.py", "agents/worker.py", "workflows/transitions.py"])
+CODED = ["agents/http.py", "agents/worker.py", *(f"workflows/{name}.py" for name in ("transitions", "scheduler", "gates"))]
+
+
+@pytest.mark.parametrize("module", CODED)
 def test_each_code_that_the_engine_gives_an_attempt_is_in_the_reference(module: str) -> None:
     codes = set(re.findall(r'code="([a-z_]+)"', (BASE_DIR / module).read_text()))
     assert codes
