@@ -43,6 +43,9 @@ class Defaults:
     total_timeout: float = 604_800.0
     """How long a step may take over all its attempts, for steps that name no `total_timeout`."""
 
+    job_timeout: float = 2_592_000.0
+    """How long a job may take as a whole, for workflows that name no `deadline`."""
+
     defer_within: float = 86_400.0
     """How long a deferred step waits for its callback, for operations that name no `within`."""
 

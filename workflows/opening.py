@@ -1,8 +1,10 @@
 """The row of a job that is about to be opened."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
+from workflows.conf import conf
 from workflows.models import Job
 from workflows.models.job import new_job_id
 from workflows.plans.plan import Plan
@@ -31,7 +33,7 @@ def new_job(
         reason_detail="",
         seq=1,
         open_steps=len(plan.steps),
-        time_limit=plan.deadline,
+        time_limit=plan.deadline or timedelta(seconds=conf.job_timeout),
         hooked=bool(plan.after_success or plan.after_failure or parent_step_id),
         parent_step_id=parent_step_id,
         partial=False,

@@ -175,6 +175,8 @@ def start(job: Job, *, plan: Plan, actor: str, start_at: datetime | None) -> Ope
             "actor": actor,
             "start_at": start_at,
             "time_limit": job.time_limit,
+            # A limit that the plan names counts from when the start is first seen after its commit; see `set_deadlines`.
+            "own_limit": plan.deadline is not None,
             "hooked": job.hooked,
             "parent_step": job.parent_step_id,
         },

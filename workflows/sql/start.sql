@@ -4,9 +4,9 @@
 WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
 job AS (
     INSERT INTO sag_workflows_job (id, client_id, key, workflow, version, plan, input, open_steps, seq, created_at, time_limit,
-                                   hooked, parent_step_id)
+                                   deadline, hooked, parent_step_id)
     SELECT %(job)s, %(client)s, %(key)s, %(workflow)s, %(version)s, %(plan)s, %(input)s, %(count)s, 1, clock.now,
-           %(time_limit)s, %(hooked)s, %(parent_step)s
+           %(time_limit)s, CASE WHEN NOT %(own_limit)s THEN clock.now + %(time_limit)s END, %(hooked)s, %(parent_step)s
     FROM clock
     ON CONFLICT DO NOTHING
     RETURNING id
