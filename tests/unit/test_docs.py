@@ -49,8 +49,8 @@ def as_written(default: object) -> str:
     """A default as the table writes it."""
     if isinstance(default, Retry):
         first, cap = default.first.total_seconds(), default.cap.total_seconds()
-        return f"attempts {default.attempts}, first {first:g}, factor {default.factor:g}, cap {cap:g}"
-    return f"{default:g}" if isinstance(default, float) else str(default)
+        return f"attempts {default.attempts}, first {first:.10g}, factor {default.factor:g}, cap {cap:g}"
+    return f"{default:.10g}" if isinstance(default, float) else str(default)
 
 
 @pytest.mark.parametrize("variable", VARIABLES)
