@@ -86,8 +86,9 @@ def all_operations() -> list[str]:
 
 
 def autodiscover() -> None:
-    """Import the module `agents` of each installed app, and the shipped travel agents."""
-    import_module("agents.travel")
+    """Import the module `agents` of each installed app, and the shipped agents."""
+    for shipped in ("agents.travel", "agents.reports", "agents.fleet"):
+        import_module(shipped)
     for config in apps.get_app_configs():
         module = f"{config.name}.agents"
         if config.name != "agents" and find_spec(module) is not None:
