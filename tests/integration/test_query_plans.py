@@ -204,3 +204,11 @@ def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> N
     with CaptureQueriesContext(connection) as asked:
         list(Job.objects.filter(pk__in=ids).stranded())
     assert scanned(explain(asked.captured_queries[0]["sql"])) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in vars(statements) if name.isupper() and not name.startswith("_")])
+def test_a_hot_statement_is_short_enough_for_the_driver_to_keep_it_parsed(name: str) -> None:
+    text = getattr(statements, name)
+    if isinstance(text, str) and name != "READY":
+        assert len(text) < 4_096
+        assert len(re.findall(r"%\(\w+\)s", text)) <= 50

@@ -28,21 +28,20 @@ released AS (
     SET waiting_for = s.waiting_for - 1, run_after = GREATEST(s.run_after, clock.now),
         ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s), queue_by = clock.now + s.queue_timeout,
         (state, attempt, token, worker, complete_by, deadline, heartbeat_at, started_at, version) = (
-            SELECT CASE WHEN handed_over THEN 'Running' ELSE s.state END,
-                   CASE WHEN handed_over THEN s.attempt + 1 ELSE s.attempt END,
-                   CASE WHEN handed_over THEN %(next_token)s::uuid END,
-                   CASE WHEN handed_over THEN %(worker)s ELSE s.worker END,
-                   CASE WHEN handed_over THEN clock.now + LEAST(%(lease)s, s.timeout) END,
-                   CASE WHEN handed_over THEN clock.now + s.timeout END,
-                   CASE WHEN handed_over THEN clock.now END,
-                   CASE WHEN handed_over THEN clock.now END,
-                   CASE WHEN handed_over THEN locked.seq + 2 ELSE s.version END
-            FROM (SELECT {hand_over} AS handed_over OFFSET 0) AS decision
+            SELECT CASE WHEN taken THEN 'Running' ELSE s.state END,
+                   CASE WHEN taken THEN s.attempt + 1 ELSE s.attempt END,
+                   CASE WHEN taken THEN %(next_token)s::uuid END,
+                   CASE WHEN taken THEN %(worker)s ELSE s.worker END,
+                   CASE WHEN taken THEN clock.now + LEAST(%(lease)s, s.timeout) END,
+                   CASE WHEN taken THEN clock.now + s.timeout END,
+                   CASE WHEN taken THEN clock.now END,
+                   CASE WHEN taken THEN clock.now END,
+                   CASE WHEN taken THEN locked.seq + 2 ELSE s.version END
+            FROM (SELECT {hand_over} AS taken OFFSET 0) AS decision
         )
     FROM done, locked, clock
     WHERE s.job_id = locked.id AND s.seq = ANY(done.releases) AND s.state = 'NotStarted'
-    RETURNING s.id, s.place, s.name, s.operation, s.queue, s.state, s.attempt, s.token, s.worker, s.idempotency_key, s.timeout,
-              s.waiting_for, s.held, s.gated
+    RETURNING s.*
 ),
 handed AS (SELECT * FROM released WHERE state = 'Running'),
 moved AS (
@@ -79,8 +78,8 @@ event AS (
 )
 SELECT moved.state AS job_state, handed.id AS next_id, handed.place, handed.name, handed.operation, handed.queue, handed.attempt,
        handed.token, handed.idempotency_key, EXTRACT(epoch FROM handed.timeout)::float8 AS timeout,
-       (SELECT jsonb_agg(jsonb_build_array(r.id, r.queue)) FROM released r
-        WHERE r.state = 'NotStarted' AND r.waiting_for = 0 AND NOT r.held) AS to_ring,
+       (SELECT jsonb_agg(jsonb_build_array(id, queue)) FROM released
+        WHERE state = 'NotStarted' AND waiting_for = 0 AND NOT held) AS to_ring,
        (moved.open_steps = 0 AND moved.state = 'Running')
-       OR EXISTS (SELECT FROM released r WHERE r.gated AND r.waiting_for = 0) AS attend
+       OR EXISTS (SELECT FROM released WHERE gated AND waiting_for = 0) AS attend
 FROM moved LEFT JOIN handed ON true
