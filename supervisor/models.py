@@ -1,6 +1,33 @@
 from django.db import models
 
 
+class Incident(models.Model):
+    """One outage of one service, however many jobs wait for it. Closed by itself once the service answers."""
+
+    agent = models.CharField(max_length=60)
+    cause = models.CharField(max_length=60)
+    message = models.TextField(blank=True)
+    # What was counted when it began: {"failures", "calls", "steps", "window"}.
+    evidence = models.JSONField()
+    opened_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True)
+    notified_at = models.DateTimeField(null=True)
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        ordering = ["-opened_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["agent"], condition=models.Q(closed_at__isnull=True), name="incident_open_once_per_agent"
+            )
+        ]
+        indexes = [models.Index(fields=["-opened_at"], name="incident_newest")]
+
+    def __str__(self) -> str:
+        return f"{self.agent}: {self.cause}"
+
+
 class Sweep(models.Model):
     """One pass of the supervisor. The age of the newest row is the supervisor's own health."""
 

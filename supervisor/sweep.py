@@ -11,11 +11,13 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import Error, connection
 from django.db.models import QuerySet
 
+from supervisor import storms
 from supervisor.models import Sweep
 from supervisor.remedies import Choice, Facts, choose
 from workflows import broker, compensation, errands, scheduler, transitions
@@ -145,7 +147,7 @@ def expire(step_id: int) -> bool | None:
     if job.stopping_at is not None:
         scheduler.move_on(job)
     else:
-        _apply(job, step, choose(_facts(job, step)))
+        _apply(job, step, _choose(job, step))
     return True
 
 
@@ -161,7 +163,7 @@ def decide(step_id: int) -> bool | None:
     if job.stopping_at is not None:
         scheduler.move_on(job)
         return True
-    _apply(job, step, choose(_facts(job, step)))
+    _apply(job, step, _choose(job, step))
     return True
 
 
@@ -206,6 +208,21 @@ def _time_left(step: Step, planned: PlanStep) -> timedelta:
     return step.started_at + planned.total_timeout - now()
 
 
+def _choose(job: Job, step: Step) -> Choice:
+    """The remedy of a failed step: parked where its service is away, and no sooner than its agent's budget of retries lets."""
+    breaker = storms.parks(step)
+    if breaker is not None:
+        reason = f"{step.agent} is away ({breaker.cause}); the step is parked until it answers again, and nothing is charged."
+        return Choice(remedy=Remedy.PARK, reason=reason)
+    choice = choose(_facts(job, step))
+    service = step.error_kind in storms.OF_SERVICE
+    if choice.remedy == Remedy.RETRY and service and not storms.retry_within_budget(step.agent):
+        wait = timedelta(seconds=conf.breaker_window)
+        reason = f"{choice.reason} {step.agent} has had its share of retries for now, so this one waits."
+        return replace(choice, delay=max(choice.delay, wait), reason=reason)
+    return choice
+
+
 def _apply(job: Job, step: Step, choice: Choice) -> None:
     match choice.remedy:
         case Remedy.RETRY:
@@ -217,6 +234,8 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 reason=choice.reason,
                 probe_only=choice.probe_only,
             )
+        case Remedy.PARK:
+            transitions.retry(job, step, delay=timedelta(0), actor="supervisor", reason=choice.reason, uncharged=True)
         case remedy:
             scheduler.give_up(job, step, remedy, reason=choice.reason)
 

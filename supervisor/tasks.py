@@ -5,6 +5,7 @@ import uuid
 from celery import shared_task
 from django.db import close_old_connections
 
+from supervisor import storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, scheduler
 
@@ -22,6 +23,7 @@ def sweep() -> None:
 def ring_due() -> None:
     close_old_connections()
     supervision.wake_due()
+    storms.tend()
     supervision.ring_due()
 
 

@@ -49,6 +49,33 @@ class Defaults:
     defer_within: float = 86_400.0
     """How long a deferred step waits for its callback, for operations that name no `within`."""
 
+    breaker_window: float = 30.0
+    """Over how long the calls of an agent are counted to tell an outage from bad luck."""
+
+    breaker_steps: int = 5
+    """So many different steps must have failed alike in that time before their agent's breaker opens."""
+
+    breaker_share: float = 0.5
+    """And so large a share of all its calls."""
+
+    breaker_cooldown: float = 2.0
+    """How long an open breaker waits before its first trial; after each failed one twice as long."""
+
+    breaker_cooldown_cap: float = 30.0
+    """But never longer than this."""
+
+    release_rate: int = 50
+    """Once a trial has succeeded, so many parked steps are let go a second."""
+
+    park_timeout: float = 86_400.0
+    """How long a step may be parked."""
+
+    retry_share: float = 0.5
+    """Retries may be at most this share of an agent's recent calls; what is more waits."""
+
+    retry_least: int = 20
+    """So many retries in `breaker_window` are allowed whatever their share."""
+
     poison_deaths: int = 3
     """A step whose worker died this often in the middle of it is put in front of a person."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
 
@@ -29,7 +30,10 @@ JOB_LETS_START = """{job}.paused_at IS NULL AND {job}.stopping_at IS NULL AND (
     OR ({step}.role = 'undo' AND {job}.state = 'Compensating')
     OR ({step}.role = 'recheck' AND {job}.state IN ('Compensating', 'Compensated', 'Failed')))"""
 
-READY = f"({READY_STEP} AND {{step}}.run_after <= {{now}} AND {JOB_LETS_START})"
+# Its agent's service answers, or it is let through to try. The few rows of breakers are read once a statement.
+NOT_PARKED = """({step}.admitted OR {step}.agent <> ALL (ARRAY(SELECT agent FROM sag_workflows_breaker WHERE parks)))"""
+
+READY = f"({READY_STEP} AND {{step}}.run_after <= {{now}} AND {NOT_PARKED} AND {JOB_LETS_START})"
 
 # `READY` without the clock, for the ORM.
 MAY_START = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False) & (
@@ -122,8 +126,20 @@ class StepQuerySet(models.QuerySet):
 
     def ready(self) -> StepQuerySet:
         """Which may start now? (step_ready, or those of one job)"""
+        breakers: Any = apps.get_model("sag_workflows", "Breaker")
+        parks = breakers.objects.filter(parks=True).values("agent")
         return self.filter(
             MAY_START, run_after__lte=SagNow(), job__paused_at__isnull=True, job__stopping_at__isnull=True
+        ).filter(Q(admitted=True) | ~Q(agent__in=parks))
+
+    def parked(self, agent: str) -> StepQuerySet:
+        """Which wait until this agent's service answers again? (step_parked)"""
+        return self.filter(state=StepState.NOT_STARTED, parked=True, agent=agent).order_by("run_after", "id")
+
+    def to_park(self, agent: str) -> StepQuerySet:
+        """Which ready steps of this agent are not parked yet? (step_ready)"""
+        return self.filter(
+            state=StepState.NOT_STARTED, waiting_for=0, held=False, parked=False, admitted=False, agent=agent
         )
 
     def escalated(self) -> StepQuerySet:
@@ -181,6 +197,7 @@ class JobQuerySet(models.QuerySet):
         moving = self._steps().filter(
             Q(state=StepState.RUNNING)
             | Q(state=StepState.NOT_STARTED, waiting_for=0, held=False)
+            | Q(state=StepState.NOT_STARTED, parked=True)
             | Q(state=StepState.FAILED, remedy="")
         )
         stopping = Q(stopping_at__isnull=False)

@@ -146,6 +146,8 @@ def fail(claimed: Claimed, failure: Failure, *, sent: str | None) -> bool:
         return False
     transitions.fail(job, step, failure, sent=_parsed(sent), actor="agent")
     after_failure(job, step)
+    if failure.kind in (ErrorKind.TRANSIENT, ErrorKind.IN_DOUBT):
+        transitions.count_calls(step.agent, failure.code, step_id=step.pk, message=failure.message)
     return True
 
 
@@ -710,6 +712,27 @@ def wait_is_over(step_id: int) -> bool | None:
         said, code = "No callback came in time.", "callback_timeout"
     expired = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=step.kind == StepKind.CALL)
     transitions.wait_ended_badly(job, step, expired, actor="supervisor")
+    after_failure(job, step)
+    return True
+
+
+@in_transaction
+def refuse_parked(step_id: int) -> bool | None:
+    """A step's service was away for longer than it may be parked."""
+    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
+    job = transitions.lock(job_id, unless_locked=True) if job_id else None
+    if job is None:
+        return None
+    step = Step.objects.filter(pk=step_id, state=StepState.NOT_STARTED, parked=True).first()
+    if step is None:
+        return False
+    said = f"The service of agent {step.agent} was away for longer than a step may be parked."
+    transitions.refuse(
+        job,
+        step,
+        Failure(kind=ErrorKind.EXPIRED_WAITING, code="park_timeout", message=said),
+        actor="supervisor",
+    )
     after_failure(job, step)
     return True
 

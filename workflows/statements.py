@@ -25,7 +25,7 @@ def _load(name: str, **fragments: str) -> str:
 
 
 _READY_TO_CLAIM = READY.format(step="s", job="locked", waiting_for="< 1", now="clock.now")
-_READY_TO_HAND_OVER = READY.format(step="s", job="locked", waiting_for="= 1", now="clock.now")
+_READY_TO_HAND_OVER = READY.format(step="s", job="locked", waiting_for="= 1", now="t.now")
 
 START = _load("start")
 CLAIM = _load("claim", ready=_READY_TO_CLAIM, unlimited="NOT s.limited", skip_locked="")

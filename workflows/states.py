@@ -90,6 +90,7 @@ class Remedy(TextChoices):
     """What the supervisor, or a person, chose for a failed step."""
 
     RETRY = "retry"
+    PARK = "park"
     COMPENSATE = "compensate"
     ESCALATE = "escalate"
     IGNORE = "ignore"

@@ -25,7 +25,7 @@ from workflows import statements
 from workflows.clock import SagNow
 from workflows.conf import conf
 from workflows.exceptions import NotFound, StaleVersion
-from workflows.models import Agent, Attempt, Event, Job, Once, Signal, Step
+from workflows.models import Agent, Attempt, Breaker, CallCount, Event, Job, Once, Signal, Step
 from workflows.plans.plan import Plan
 from workflows.states import (
     JOB_MOVES,
@@ -504,11 +504,17 @@ def retry(
     reason: str,
     probe_only: bool = False,
     fresh_allowance: bool = False,
+    uncharged: bool = False,
 ) -> None:
-    """Failed → NotStarted, to start no sooner than `delay` from now. A person's retry brings a fresh allowance."""
+    """Failed → NotStarted, to start no sooner than `delay` from now. A person's retry brings a fresh allowance.
+
+    `uncharged`: the failure was that of an outage, and does not count.
+    """
     due = SagNow() + delay
     waits_at_gate = step.kind != StepKind.CALL or step.is_fan_out
     changes: dict[str, Any] = {"charged": 0} if fresh_allowance else {}
+    if uncharged:
+        changes = {"charged": Greatest(F("charged") - 1, 0)}
     _move_step(
         job,
         step,
@@ -522,6 +528,7 @@ def retry(
         queue_by=due + F("queue_timeout"),
         rings=0,
         probe_only=probe_only,
+        admitted=False,
         held=job.paused_at is not None or waits_at_gate,
         gated=waits_at_gate,
         finished_at=None,
@@ -831,7 +838,7 @@ def hold(job: Job) -> None:
 
 def let_go(job: Job) -> None:
     """Put them back, but neither those that wait at a gate nor the items whose turn has not come."""
-    held = Step.objects.filter(job=job, state=StepState.NOT_STARTED, held=True, gated=False)
+    held = Step.objects.filter(job=job, state=StepState.NOT_STARTED, held=True, gated=False, parked=False)
     its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"))
     held.filter(its_turn).update(held=False)
 
@@ -887,6 +894,71 @@ def keep_once(step_id: int, *, name: str, result: Any) -> None:
 def forget_once(step_id: int, *, name: str) -> None:
     """The call is known not to have been made."""
     Once.objects.filter(step_id=step_id, name=name, done_at__isnull=True).delete()
+
+
+# --- breakers --------------------------------------------------------------------------------------------------------
+
+_SLICE = 5.0
+_SAMPLES = 20
+
+
+def count_calls(agent: str, word: str, count: int = 1, *, step_id: int | None = None, message: str = "") -> None:
+    """How calls of an agent went, in slices of five seconds."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO sag_workflows_callcount AS c (agent, slice_at, word, count, steps, message)
+            VALUES (%(agent)s, date_bin(%(slice)s, sag_now(), 'epoch'), %(word)s, %(count)s, %(steps)s::bigint[], %(message)s)
+            ON CONFLICT (agent, slice_at, word) DO UPDATE SET count = c.count + EXCLUDED.count,
+                steps = CASE WHEN cardinality(c.steps) >= %(samples)s OR c.steps @> EXCLUDED.steps THEN c.steps
+                             ELSE c.steps || EXCLUDED.steps END
+            """,
+            {
+                "agent": agent,
+                "slice": timedelta(seconds=_SLICE),
+                "word": word[:60],
+                "count": count,
+                "steps": [] if step_id is None else [step_id],
+                "message": message[:1000],
+                "samples": _SAMPLES,
+            },
+        )
+
+
+def forget_calls(before: datetime) -> None:
+    """Counts that nothing is decided on any more."""
+    CallCount.objects.filter(slice_at__lt=before).delete()
+
+
+def set_breaker(agent: str, **changes: Any) -> None:
+    """The one row that all workers go by."""
+    Breaker.objects.update_or_create(agent=agent, defaults={"changed_at": SagNow(), **changes})
+
+
+def park(agent: str, limit: int) -> int:
+    """Take ready steps of this agent out of the way of others: rows of many jobs, without their locks, as with rings."""
+    free = Step.objects.to_park(agent).select_for_update(skip_locked=True, no_key=True)[:limit]
+    with transaction.atomic():
+        return Step.objects.filter(pk__in=list(free.values_list("pk", flat=True))).update(held=True, parked=True)
+
+
+def admit(agent: str, limit: int) -> list[tuple[int, str]]:
+    """Let so many parked steps of this agent start, those that waited longest. [step id, queue] of them."""
+    parked = Step.objects.parked(agent).filter(
+        run_after__lte=SagNow(), job__paused_at__isnull=True, job__stopping_at__isnull=True
+    )
+    with transaction.atomic():
+        free = parked.select_for_update(skip_locked=True, no_key=True, of=("self",))[:limit]
+        found = list(free.values_list("pk", "queue"))
+        Step.objects.filter(pk__in=[step_id for step_id, _ in found]).update(
+            held=False, parked=False, admitted=True, run_after=SagNow(), ring_after=SagNow(), rings=0
+        )
+    return found
+
+
+def unpark_held(agent: str) -> None:
+    """Once nothing is away any more, steps of paused jobs are held by their pause alone."""
+    Step.objects.parked(agent).update(parked=False)
 
 
 # --- agents ---------------------------------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from agents import worker
-from supervisor.models import Sweep
+from supervisor.models import Incident, Sweep
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
-from workflows.models import Agent, Attempt, ClockOffset, Event, Job, Step
+from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Step
 
-_EMPTIED = (Sweep, Event, Attempt, Step, Job, Agent, ClockOffset)
+_EMPTIED = (Sweep, Incident, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset)
 
 
 @pytest.fixture

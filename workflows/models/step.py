@@ -19,6 +19,7 @@ class Step(models.Model):
     `waiting_for` counts unfinished prerequisites; `releases` holds the `seq` of the steps that this one releases.
     `held` keeps the steps of paused, stopping and ended jobs out of the index of ready work.
     Where the scheduler has to look before a step may start (`gated`), it is held as well until the scheduler has looked.
+    `parked`: its agent's service is away; it is held until it is `admitted` again.
     A fan-out is one row that counts its items; each item is a row with that one as its `parent`.
     `superseded`: a row of a later `generation` has taken its place, after it was undone.
     `version` is the number of the last event of the job that concerned this step.
@@ -46,6 +47,8 @@ class Step(models.Model):
     released_at = models.DateTimeField(null=True)
     held = models.BooleanField(db_default=False)
     gated = models.BooleanField(db_default=False)
+    parked = models.BooleanField(db_default=False)
+    admitted = models.BooleanField(db_default=False)
     limited = models.BooleanField(db_default=False)
     limit_key = models.CharField(max_length=200, blank=True, db_default="")
     run_after = models.DateTimeField(db_default=SagNow())
@@ -117,6 +120,12 @@ class Step(models.Model):
             ),
             # Which stand ready too long without a worker that takes them?
             models.Index(fields=["queue_by"], condition=READY, name="step_queued_too_long"),
+            # Which are parked, because their agent's service is away? Those that waited longest first.
+            models.Index(
+                fields=["agent", "run_after", "id"],
+                condition=Q(state=StepState.NOT_STARTED, parked=True),
+                name="step_parked",
+            ),
             # Where has the scheduler to look before they may start?
             models.Index(
                 fields=["id"],

@@ -6,7 +6,7 @@
 -- No row comes back when the fence does not hold, or the job is not an ordinary running one (then transitions decides).
 -- Result: one row; `next_*` is the step handed over, or null; `to_ring` the [id, queue] of other steps that became ready;
 -- `attend`: the scheduler has to look at the job, since it holds a gate that may open now, or closes this job itself.
-WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
+WITH t AS MATERIALIZED (SELECT sag_now() AS now),
 locked AS (
     SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at, job.open_steps = 1 AND NOT job.hooked AS ends
     FROM sag_workflows_job job
@@ -15,31 +15,31 @@ locked AS (
 ),
 done AS (
     UPDATE sag_workflows_step s
-    SET state = 'Completed', result = %(result)s, finished_at = clock.now, released_at = clock.now,
+    SET state = 'Completed', result = %(result)s, finished_at = t.now, released_at = t.now,
         token = NULL, complete_by = NULL, deadline = NULL, error_kind = '', error_code = '', error_message = '',
         version = locked.seq + 1
-    FROM locked, clock
+    FROM locked, t
     WHERE s.id = %(step)s AND s.job_id = locked.id AND s.attempt = %(attempt)s AND s.token = %(token)s
       AND locked.state = 'Running' AND locked.stopping_at IS NULL
     RETURNING s.id, s.name, s.attempt, s.releases
 ),
 released AS (
     UPDATE sag_workflows_step s
-    SET waiting_for = s.waiting_for - 1, run_after = GREATEST(s.run_after, clock.now),
-        ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s), queue_by = clock.now + s.queue_timeout,
+    SET waiting_for = s.waiting_for - 1, run_after = GREATEST(s.run_after, t.now),
+        ring_after = GREATEST(s.run_after, t.now + %(ring_old)s), queue_by = t.now + s.queue_timeout,
         (state, attempt, token, worker, complete_by, deadline, heartbeat_at, started_at, version) = (
             SELECT CASE WHEN taken THEN 'Running' ELSE s.state END,
                    CASE WHEN taken THEN s.attempt + 1 ELSE s.attempt END,
                    CASE WHEN taken THEN %(next_token)s::uuid END,
                    CASE WHEN taken THEN %(worker)s ELSE s.worker END,
-                   CASE WHEN taken THEN clock.now + LEAST(%(lease)s, s.timeout) END,
-                   CASE WHEN taken THEN clock.now + s.timeout END,
-                   CASE WHEN taken THEN clock.now END,
-                   CASE WHEN taken THEN clock.now END,
+                   CASE WHEN taken THEN t.now + LEAST(%(lease)s, s.timeout) END,
+                   CASE WHEN taken THEN t.now + s.timeout END,
+                   CASE WHEN taken THEN t.now END,
+                   CASE WHEN taken THEN t.now END,
                    CASE WHEN taken THEN locked.seq + 2 ELSE s.version END
             FROM (SELECT {hand_over} AS taken OFFSET 0) AS decision
         )
-    FROM done, locked, clock
+    FROM done, locked, t
     WHERE s.job_id = locked.id AND s.seq = ANY(done.releases) AND s.state = 'NotStarted'
     RETURNING s.*
 ),
@@ -50,31 +50,31 @@ moved AS (
         seq = locked.seq + 1 + (SELECT count(*) FROM handed) + (CASE WHEN locked.ends THEN 1 ELSE 0 END),
         state = CASE WHEN locked.ends THEN 'Completed' ELSE job.state END,
         paused_at = CASE WHEN locked.ends THEN NULL ELSE job.paused_at END,
-        finished_at = CASE WHEN locked.ends THEN clock.now END
-    FROM locked, done, clock
+        finished_at = CASE WHEN locked.ends THEN t.now END
+    FROM locked, done, t
     WHERE job.id = locked.id
     RETURNING job.state, job.open_steps
 ),
 attempt_ended AS (
     UPDATE sag_workflows_attempt a
-    SET outcome = 'completed', finished_at = clock.now, input = %(input)s
-    FROM done, clock
+    SET outcome = 'completed', finished_at = t.now, input = %(input)s
+    FROM done, t
     WHERE a.step_id = done.id AND a.number = done.attempt
 ),
 attempt_begun AS (
     INSERT INTO sag_workflows_attempt (step_id, number, token, worker, started_at)
-    SELECT handed.id, handed.attempt, handed.token, handed.worker, clock.now FROM handed, clock
+    SELECT handed.id, handed.attempt, handed.token, handed.worker, t.now FROM handed, t
 ),
 event AS (
     INSERT INTO sag_workflows_event (job_id, seq, kind, step, attempt, actor, at)
-    SELECT locked.id, locked.seq + 1, 'step.completed', done.name, done.attempt, 'agent', clock.now
-    FROM locked, done, clock
+    SELECT locked.id, locked.seq + 1, 'step.completed', done.name, done.attempt, 'agent', t.now
+    FROM locked, done, t
     UNION ALL
-    SELECT locked.id, locked.seq + 2, 'step.claimed', handed.name, handed.attempt, 'agent', clock.now
-    FROM locked, handed, clock
+    SELECT locked.id, locked.seq + 2, 'step.claimed', handed.name, handed.attempt, 'agent', t.now
+    FROM locked, handed, t
     UNION ALL
-    SELECT locked.id, locked.seq + 2, 'job.completed', '', NULL, 'scheduler', clock.now
-    FROM locked, moved, clock WHERE moved.state = 'Completed'
+    SELECT locked.id, locked.seq + 2, 'job.completed', '', NULL, 'scheduler', t.now
+    FROM locked, moved, t WHERE moved.state = 'Completed'
 )
 SELECT moved.state AS job_state, handed.id AS next_id, handed.place, handed.name, handed.operation, handed.queue, handed.attempt,
        handed.token, handed.idempotency_key, EXTRACT(epoch FROM handed.timeout)::float8 AS timeout,

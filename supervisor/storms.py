@@ -1,0 +1,201 @@
+"""Storms: a service that is away is one incident, not a thousand failed steps.
+
+When enough different steps of an agent fail alike, its breaker opens for all workers: what is ready is parked, nothing is
+charged, and one incident says what is going on. After a cool-down one step is let through; if the service answered it, the
+others follow, so many a second, and the incident closes by itself.
+"""
+
+import logging
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Min
+
+from supervisor.budget import OK, RETRY, Counts, Outage, outage, retry_is_within_budget
+from supervisor.models import Incident
+from workflows import broker, scheduler, transitions
+from workflows.clock import now
+from workflows.conf import conf
+from workflows.models import Breaker, CallCount, Step
+from workflows.states import ErrorKind, StepState
+
+logger = logging.getLogger(__name__)
+
+_PARKED_AT_ONCE = 1000
+_KEEP_COUNTS = timedelta(minutes=10)
+# Failures that may be the service's own: it did not answer, or said that it cannot now.
+OF_SERVICE = (ErrorKind.TRANSIENT, ErrorKind.IN_DOUBT)
+
+
+def counts_of(agent: str, since: datetime) -> Counts:
+    """The calls of this agent since then."""
+    calls: dict[str, int] = {}
+    steps: dict[str, set[int]] = {}
+    for row in CallCount.objects.filter(agent=agent, slice_at__gte=since):
+        calls[row.word] = calls.get(row.word, 0) + row.count
+        steps.setdefault(row.word, set()).update(row.steps)
+    return Counts(
+        window=timedelta(seconds=conf.breaker_window),
+        calls=calls,
+        steps={word: len(ids) for word, ids in steps.items()},
+    )
+
+
+def parks(step: Step) -> Breaker | None:
+    """The breaker that keeps this failed step from being tried again now, and its failure from being charged.
+
+    Called under its job's lock, with a failure of the service: opens the breaker when this was one too many.
+    """
+    if step.error_kind not in OF_SERVICE or not step.agent:
+        return None
+    with transaction.atomic():
+        breaker = Breaker.objects.select_for_update(no_key=True).filter(agent=step.agent).first()
+        if breaker is not None and breaker.parks and breaker.phase != Breaker.Phase.RELEASING:
+            if breaker.trial_step_id == step.pk:
+                _trial_failed(breaker, step)
+            return breaker
+        moment = now()
+        since = moment - timedelta(seconds=conf.breaker_window)
+        if breaker is not None and breaker.changed_at > since:
+            since = breaker.changed_at
+        found = outage(counts_of(step.agent, since), steps=conf.breaker_steps, share=conf.breaker_share)
+        return _open(step, found, moment) if found else None
+
+
+def _open(step: Step, found: Outage, moment: datetime) -> Breaker:
+    evidence = {"failures": found.failures, "calls": found.calls, "steps": found.steps, "window": conf.breaker_window}
+    cooldown = timedelta(seconds=conf.breaker_cooldown)
+    transitions.set_breaker(
+        step.agent,
+        phase=Breaker.Phase.OPEN,
+        parks=True,
+        cause=found.cause,
+        message=step.error_message,
+        evidence=evidence,
+        opened_at=moment,
+        trial_at=moment + cooldown,
+        cooldown=cooldown,
+        trials=0,
+        trial_step_id=None,
+    )
+    if not Incident.objects.filter(agent=step.agent, closed_at__isnull=True).exists():
+        Incident.objects.create(
+            agent=step.agent, cause=found.cause, message=step.error_message, evidence=evidence, opened_at=moment
+        )
+    logger.warning(
+        "the breaker of agent %s opens: %s of %s calls failed (%s)",
+        step.agent,
+        found.failures,
+        found.calls,
+        found.cause,
+    )
+    return Breaker.objects.get(agent=step.agent)
+
+
+def _trial_failed(breaker: Breaker, step: Step) -> None:
+    cooldown = min(breaker.cooldown * 2, timedelta(seconds=conf.breaker_cooldown_cap))
+    transitions.set_breaker(
+        breaker.agent,
+        phase=Breaker.Phase.OPEN,
+        cooldown=cooldown,
+        trial_at=now() + cooldown,
+        trial_step_id=None,
+        message=step.error_message,
+    )
+
+
+def retry_within_budget(agent: str) -> bool:
+    """Whether one more retry is within the agent's budget, and if so, count it."""
+    since = now() - timedelta(seconds=conf.breaker_window)
+    within = retry_is_within_budget(counts_of(agent, since), share=conf.retry_share, least=conf.retry_least)
+    if within:
+        transitions.count_calls(agent, RETRY)
+    return within
+
+
+# --- every second ----------------------------------------------------------------------------------------------------
+
+
+def tend() -> None:
+    """Park what became ready, try the service now and then, let the others go once it answers, and say it is over."""
+    for breaker in Breaker.objects.filter(parks=True):
+        transitions.park(breaker.agent, _PARKED_AT_ONCE)
+        match breaker.phase:
+            case Breaker.Phase.OPEN:
+                _try(breaker)
+            case Breaker.Phase.TRIAL:
+                _look_at_trial(breaker)
+            case Breaker.Phase.RELEASING:
+                _release(breaker)
+        _end_long_waits(breaker)
+    transitions.forget_calls(now() - _KEEP_COUNTS)
+
+
+def _try(breaker: Breaker) -> None:
+    if breaker.trial_at is not None and breaker.trial_at > now():
+        return
+    let_through = transitions.admit(breaker.agent, 1)
+    if not let_through:
+        if not Step.objects.parked(breaker.agent).exists():
+            _close(breaker)  # nobody waits; the next call is the trial
+        return
+    [(step_id, queue)] = let_through
+    transitions.set_breaker(breaker.agent, phase=Breaker.Phase.TRIAL, trial_step_id=step_id, trials=breaker.trials + 1)
+    broker.ring(queue, step_id)
+
+
+def _look_at_trial(breaker: Breaker) -> None:
+    """The service has answered when the step is done, or was refused for good: that too is an answer."""
+    step = Step.objects.filter(pk=breaker.trial_step_id).first()
+    if step is not None and (
+        step.state == StepState.RUNNING or (step.state == StepState.NOT_STARTED and step.admitted)
+    ):
+        return
+    answered = step is not None and (step.state == StepState.COMPLETED or step.error_kind == ErrorKind.PERMANENT)
+    if answered:
+        transitions.set_breaker(breaker.agent, phase=Breaker.Phase.RELEASING, trial_step_id=None)
+    else:
+        transitions.set_breaker(breaker.agent, phase=Breaker.Phase.OPEN, trial_step_id=None, trial_at=now())
+
+
+def _release(breaker: Breaker) -> None:
+    let_go = transitions.admit(breaker.agent, conf.release_rate)
+    for step_id, queue in let_go:
+        broker.ring(queue, step_id)
+    if not let_go and not Step.objects.to_park(breaker.agent).exists():
+        _close(breaker)
+
+
+def _close(breaker: Breaker) -> None:
+    transitions.set_breaker(breaker.agent, phase=Breaker.Phase.CLOSED, parks=False, trial_step_id=None, trial_at=None)
+    transitions.unpark_held(breaker.agent)
+    Incident.objects.filter(agent=breaker.agent, closed_at__isnull=True).update(closed_at=now())
+    logger.warning("the breaker of agent %s closes", breaker.agent)
+
+
+def _end_long_waits(breaker: Breaker) -> None:
+    before = now() - timedelta(seconds=conf.park_timeout)
+    for step_id in Step.objects.parked(breaker.agent).filter(run_after__lt=before).values_list("pk", flat=True)[:100]:
+        scheduler.refuse_parked(step_id)
+
+
+# --- what an operator sees and asks for ------------------------------------------------------------------------------
+
+
+def waiting(agent: str) -> dict[str, object]:
+    """{"steps", "jobs", "oldest"}: what is parked because of this agent."""
+    parked = Step.objects.parked(agent).order_by()
+    found = parked.aggregate(oldest=Min("run_after"))
+    return {
+        "steps": parked.count(),
+        "jobs": parked.values("job_id").distinct().count(),
+        "oldest": found["oldest"],
+    }
+
+
+def resume(agent: str) -> None:
+    """A person says that the service answers again: let the parked steps go, so many a second."""
+    transitions.set_breaker(agent, phase=Breaker.Phase.RELEASING, trial_step_id=None)
+
+
+__all__ = ["OK", "counts_of", "parks", "resume", "retry_within_budget", "tend", "waiting"]
