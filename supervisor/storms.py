@@ -120,6 +120,7 @@ def tend() -> None:
     """Park what became ready, try the service now and then, let the others go once it answers, and say it is over."""
     for breaker in Breaker.objects.filter(parks=True):
         transitions.park(breaker.agent, _PARKED_AT_ONCE)
+        _end_long_waits(breaker)
         match breaker.phase:
             case Breaker.Phase.OPEN:
                 _try(breaker)
@@ -127,7 +128,6 @@ def tend() -> None:
                 _look_at_trial(breaker)
             case Breaker.Phase.RELEASING:
                 _release(breaker)
-        _end_long_waits(breaker)
     transitions.forget_calls(now() - _KEEP_COUNTS)
 
 
@@ -146,7 +146,7 @@ def _try(breaker: Breaker) -> None:
 
 def _look_at_trial(breaker: Breaker) -> None:
     """The service has answered when the step is done, or was refused for good: that too is an answer."""
-    step = Step.objects.filter(pk=breaker.trial_step_id).first()
+    step = Step.objects.filter(pk=breaker.trial_step_id or 0).first()
     if step is not None and (
         step.state == StepState.RUNNING or (step.state == StepState.NOT_STARTED and step.admitted)
     ):
@@ -175,7 +175,9 @@ def _close(breaker: Breaker) -> None:
 
 def _end_long_waits(breaker: Breaker) -> None:
     before = now() - timedelta(seconds=conf.park_timeout)
-    for step_id in Step.objects.parked(breaker.agent).filter(run_after__lt=before).values_list("pk", flat=True)[:100]:
+    for step_id in (
+        Step.objects.parked(breaker.agent).filter(parked_since__lt=before).values_list("pk", flat=True)[:100]
+    ):
         scheduler.refuse_parked(step_id)
 
 

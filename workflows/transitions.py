@@ -513,8 +513,7 @@ def retry(
     due = SagNow() + delay
     waits_at_gate = step.kind != StepKind.CALL or step.is_fan_out
     changes: dict[str, Any] = {"charged": 0} if fresh_allowance else {}
-    if uncharged:
-        changes = {"charged": Greatest(F("charged") - 1, 0)}
+    changes |= {"charged": Greatest(F("charged") - 1, 0)} if uncharged else {"parked_since": None}
     _move_step(
         job,
         step,
@@ -908,14 +907,14 @@ def count_calls(agent: str, word: str, count: int = 1, *, step_id: int | None = 
         cursor.execute(
             """
             INSERT INTO sag_workflows_callcount AS c (agent, slice_at, word, count, steps, message)
-            VALUES (%(agent)s, date_bin(%(slice)s, sag_now(), 'epoch'), %(word)s, %(count)s, %(steps)s::bigint[], %(message)s)
+            VALUES (%(agent)s, date_bin(%(slice)s::interval, sag_now(), 'epoch'), %(word)s, %(count)s, %(steps)s::bigint[], %(message)s)
             ON CONFLICT (agent, slice_at, word) DO UPDATE SET count = c.count + EXCLUDED.count,
                 steps = CASE WHEN cardinality(c.steps) >= %(samples)s OR c.steps @> EXCLUDED.steps THEN c.steps
                              ELSE c.steps || EXCLUDED.steps END
             """,
             {
                 "agent": agent,
-                "slice": timedelta(seconds=_SLICE),
+                "slice": f"{_SLICE} seconds",
                 "word": word[:60],
                 "count": count,
                 "steps": [] if step_id is None else [step_id],
@@ -939,7 +938,9 @@ def park(agent: str, limit: int) -> int:
     """Take ready steps of this agent out of the way of others: rows of many jobs, without their locks, as with rings."""
     free = Step.objects.to_park(agent).select_for_update(skip_locked=True, no_key=True)[:limit]
     with transaction.atomic():
-        return Step.objects.filter(pk__in=list(free.values_list("pk", flat=True))).update(held=True, parked=True)
+        return Step.objects.filter(pk__in=list(free.values_list("pk", flat=True))).update(
+            held=True, parked=True, parked_since=Coalesce("parked_since", SagNow())
+        )
 
 
 def admit(agent: str, limit: int) -> list[tuple[int, str]]:

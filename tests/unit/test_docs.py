@@ -95,7 +95,11 @@ def test_each_refused_start_is_in_the_reference_with_its_code(error: type[StartR
     assert rows("reference/errors.md")[error.__name__][0] == f"`{error.code}`"
 
 
-CODED = ["agents/http.py", "agents/worker.py", *(f"workflows/{name}.py" for name in ("transitions", "scheduler", "gates"))]
+CODED = [
+    "agents/http.py",
+    "agents/worker.py",
+    *(f"workflows/{name}.py" for name in ("transitions", "scheduler", "gates")),
+]
 
 
 @pytest.mark.parametrize("module", CODED)

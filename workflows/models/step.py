@@ -48,6 +48,7 @@ class Step(models.Model):
     held = models.BooleanField(db_default=False)
     gated = models.BooleanField(db_default=False)
     parked = models.BooleanField(db_default=False)
+    parked_since = models.DateTimeField(null=True)
     admitted = models.BooleanField(db_default=False)
     limited = models.BooleanField(db_default=False)
     limit_key = models.CharField(max_length=200, blank=True, db_default="")
