@@ -221,6 +221,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=SWEEP_INTERVAL),
         "options": {"expires": SWEEP_INTERVAL},  # an outage must not leave thousands of them behind
     },
+    "prune": {
+        "task": "supervisor.tasks.prune",
+        "schedule": timedelta(minutes=1),
+        "options": {"expires": 60},
+    },
     "ring due steps": {
         "task": "supervisor.tasks.ring_due",
         "schedule": timedelta(seconds=RING_INTERVAL),

@@ -5,11 +5,12 @@ import uuid
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import storms
+from supervisor import retention, storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, scheduler
 
 SWEEP = "supervisor.tasks.sweep"
+PRUNE = "supervisor.tasks.prune"
 RING_DUE = "supervisor.tasks.ring_due"
 
 
@@ -25,6 +26,12 @@ def ring_due() -> None:
     supervision.wake_due()
     storms.tend()
     supervision.ring_due()
+
+
+@shared_task(name=PRUNE, ignore_result=True)
+def prune() -> None:
+    close_old_connections()
+    retention.prune()
 
 
 @shared_task(name=broker.DECIDE, ignore_result=True)

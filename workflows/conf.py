@@ -76,6 +76,15 @@ class Defaults:
     retry_least: int = 20
     """So many retries in `breaker_window` are allowed whatever their share."""
 
+    keep_history: float = 2_592_000.0
+    """How long a job that ended well, or cleanly undone, is kept."""
+
+    keep_failures: float = 7_776_000.0
+    """How long a job that ended Failed is kept, unless it needs a person: those are kept until somebody has seen to them."""
+
+    keep_keys: float = 172_800.0
+    """How long the answer to a request under an Idempotency-Key is kept."""
+
     poison_deaths: int = 3
     """A step whose worker died this often in the middle of it is put in front of a person."""
 

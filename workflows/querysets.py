@@ -18,6 +18,7 @@ from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Rem
 if TYPE_CHECKING:
     import uuid
     from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime
 
 # What a step must be, of itself. {step} is the alias of the step's row, {waiting_for} what its counter must show: "= 0"
 # to be found, "< 1" for a claim by id (the same, in words that no partial index offers itself for), "= 1" for a hand-over
@@ -183,6 +184,17 @@ class JobQuerySet(models.QuerySet):
     def owe_parent(self) -> JobQuerySet:
         """Which have ended, and the step that waits for them has not heard of it? (job_owes_parent)"""
         return self.filter(parent_step_id__isnull=False, told_parent_at__isnull=True, state__in=TERMINAL_JOB_STATES)
+
+    def to_prune(self, ended_before: datetime, failed_before: datetime) -> JobQuerySet:
+        """Which ended jobs are old enough to be forgotten, the oldest first; never one that needs a person. (job_newest)
+
+        A child is kept as long as the job that started it, for its undo.
+        """
+        ended = Q(state__in=[JobState.COMPLETED, JobState.COMPENSATED], finished_at__lt=ended_before)
+        failed = Q(state=JobState.FAILED, finished_at__lt=failed_before)
+        parent = self._all_steps().filter(pk=OuterRef("parent_step_id"))
+        old = self.filter(ended | failed, ~Exists(parent), created_at__lt=ended_before)
+        return old.exclude(pk__in=self.all().needs_person().values("pk")).order_by("created_at", "id")
 
     def newest_first(self) -> JobQuerySet:
         return self.order_by("-created_at", "-id")

@@ -30,6 +30,7 @@ from workflows.plans.plan import Plan
 from workflows.states import (
     JOB_MOVES,
     STEP_MOVES,
+    TERMINAL_JOB_STATES,
     ErrorKind,
     JobState,
     Outcome,
@@ -907,7 +908,8 @@ def count_calls(agent: str, word: str, count: int = 1, *, step_id: int | None = 
         cursor.execute(
             """
             INSERT INTO sag_workflows_callcount AS c (agent, slice_at, word, count, steps, message)
-            VALUES (%(agent)s, date_bin(%(slice)s::interval, sag_now(), 'epoch'), %(word)s, %(count)s, %(steps)s::bigint[], %(message)s)
+            VALUES (%(agent)s, date_bin(%(slice)s::interval, sag_now(), 'epoch'), %(word)s, %(count)s, %(steps)s::bigint[],
+                    %(message)s)
             ON CONFLICT (agent, slice_at, word) DO UPDATE SET count = c.count + EXCLUDED.count,
                 steps = CASE WHEN cardinality(c.steps) >= %(samples)s OR c.steps @> EXCLUDED.steps THEN c.steps
                              ELSE c.steps || EXCLUDED.steps END
@@ -972,6 +974,28 @@ def announce(agent: Agent) -> None:
     waiting = Step.objects.filter(agent=agent.name, state=StepState.NOT_STARTED)
     waiting.exclude(queue=agent.queue).update(queue=agent.queue)
     waiting.filter(limit_key="").exclude(limited=agent.has_limit).update(limited=agent.has_limit)
+
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+@in_transaction
+def prune(jobs: Sequence[uuid.UUID]) -> int:
+    """Delete ended jobs with all that belongs to them, unless one was taken up again meanwhile. How many."""
+    ended = Job.objects.filter(pk__in=jobs, state__in=TERMINAL_JOB_STATES).select_for_update(skip_locked=True)
+    found = list(ended.values_list("pk", flat=True))
+    steps = Step.objects.filter(job__in=found)
+    # By what refers to what, one statement a table; the rows are too many to be read first, as the ORM's cascade would.
+    for rows in (
+        Attempt.objects.filter(step__in=steps),
+        Once.objects.filter(step__in=steps),
+        Event.objects.filter(job__in=found),
+        Signal.objects.filter(job__in=found),
+        steps,
+        Job.objects.filter(pk__in=found),
+    ):
+        rows._raw_delete(rows.db)
+    return len(found)
 
 
 # --- doorbells -------------------------------------------------------------------------------------------------------

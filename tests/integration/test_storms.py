@@ -23,7 +23,7 @@ class Trip(Workflow):
     a = step("shop.a", retry=Retry(attempts=2, first=timedelta(seconds=1)))
 
 
-class Pair(Workflow):
+class TwoAgents(Workflow):
     """Two agents."""
 
     a = step("shop.a", retry=Retry(attempts=2))
@@ -91,7 +91,7 @@ def test_while_it_is_open_nothing_is_claimed_and_nothing_charged(engine: Engine)
 def test_other_agents_go_on(engine: Engine) -> None:
     outage_of(engine)
     engine.says("kiosk.b", {"ok": True})
-    job = Pair.start()
+    job = TwoAgents.start()
     transitions.skip(job, named(job, "a"), reason="test")
     transitions.release_successors(job, named(job, "a"))
     engine.pass_time(10)

@@ -1,0 +1,108 @@
+"""What has ended long ago is forgotten, in batches; what lives, or needs a person, never is."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agents import Permanent
+from supervisor import retention
+from tests.integration.engine import Beside, Engine, locked, named
+from workflows import Workflow, step
+from workflows.clock import now
+from workflows.models import Attempt, Event, IdempotencyRecord, Job, Step
+
+DAY = 86_400
+
+
+class Kept31(Workflow):
+    """One step that can be undone."""
+
+    a = step("shop.a", compensation="shop.undo_a")
+    b = step("shop.b", after=[a])
+
+
+def done(engine: Engine) -> Job:
+    job = Kept31.start()
+    engine.drain()
+    return Job.objects.get(pk=job.pk)
+
+
+def undone(engine: Engine, undo: object = None) -> Job:
+    engine.says("shop.b", Permanent("no"))
+    if undo is not None:
+        engine.says("shop.undo_a", undo)
+    job = done(engine)
+    engine.pass_time(600, times=12)
+    return Job.objects.get(pk=job.pk)
+
+
+def test_a_job_that_completed_is_forgotten_after_thirty_days_with_all_its_rows(engine: Engine) -> None:
+    done(engine)
+    engine.ahead(29 * DAY)
+    assert retention.prune() == 0
+    engine.ahead(2 * DAY)
+    assert retention.prune() == 1
+    assert [model.objects.count() for model in (Job, Step, Attempt, Event)] == [0, 0, 0, 0]
+
+
+def test_one_that_was_undone_goes_with_its_undos(engine: Engine) -> None:
+    assert undone(engine).state == "Compensated"
+    engine.ahead(31 * DAY)
+    assert retention.prune() == 1
+    assert not Step.objects.exists()
+
+
+def test_what_needs_a_person_is_kept_however_old(engine: Engine) -> None:
+    job = undone(engine, Permanent("it cannot be cancelled"))
+    assert (job.state, named(job, "a.undo").remedy) == ("Failed", "escalate")
+    engine.ahead(1000 * DAY)
+    assert retention.prune() == 0
+
+
+def test_a_live_job_is_kept_however_old(engine: Engine) -> None:
+    Kept31.start()
+    engine.ahead(1000 * DAY)
+    assert retention.prune() == 0
+
+
+def test_a_job_that_is_taken_up_while_it_is_forgotten_is_kept(engine: Engine) -> None:
+    job = done(engine)
+    engine.ahead(31 * DAY)
+    with locked(job):
+        assert Beside(retention.prune).result() == 0
+    assert Job.objects.exists()
+
+
+def test_the_number_of_statements_depends_on_batches_and_not_on_jobs(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def statements(jobs: int) -> int:
+        for _ in range(jobs):
+            done(engine)
+        engine.ahead(31 * DAY)
+        with CaptureQueriesContext(
+            connection,
+        ) as captured:
+            assert retention.prune() == jobs
+        return len(captured)
+
+    assert statements(2) == statements(20)
+
+
+def test_a_key_is_forgotten_after_two_days(engine: Engine) -> None:
+    for hours in (72, 1):
+        IdempotencyRecord.objects.create(
+            client_id=1,
+            method="POST",
+            path="/x",
+            key=str(hours),
+            fingerprint="",
+            status=202,
+            headers={},
+            created_at=now() - timedelta(hours=hours),
+        )
+    retention.prune()
+    assert [record.key for record in IdempotencyRecord.objects.all()] == ["1"]
+    IdempotencyRecord.objects.all().delete()
