@@ -11,9 +11,9 @@ from supervisor.models import Sweep
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
-from workflows.models import Agent, Attempt, ClockOffset, Event, Job, Step
+from workflows.models import Agent, Attempt, ClockOffset, Event, Job, Schedule, Step
 
-_EMPTIED = (Sweep, Event, Attempt, Step, Job, Agent, ClockOffset)
+_EMPTIED = (Sweep, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule)
 
 
 @pytest.fixture
