@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 # The error code of an attempt whose call was made and whose result cannot be kept: never retried, always undone.
 RESULT_NOT_STORABLE = "result_not_storable"
+# That of a call that was handed on, and whose callback did not come.
+CALLBACK_TIMEOUT = "callback_timeout"
 
 # A failed step with one of these remedies is done with: the job goes on without it.
 COUNTED_OFF = (Remedy.IGNORE, Remedy.OTHERWISE)
@@ -823,6 +825,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
         stopping_undo=None,
         paused_at=None,
         finished_at=SagNow(),
+        **({"reason_detail": detail} if detail else {}),
     )
 
 
