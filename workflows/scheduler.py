@@ -475,7 +475,8 @@ def _has_ended(step: Step) -> bool:
 
 def move_on(job: Job) -> None:
     """Open what gates may open, then move a locked job to its next state, if it is ready for one."""
-    gates.open_gates(job)
+    if gates.open_gates(job):
+        ring_for_ready(job)
     agents = announced_agents()
     steps = _timeline(job)
     if job.stopping_at is not None and _end_waits(job, steps):
@@ -670,10 +671,10 @@ def attend(job_id: uuid.UUID) -> bool:
     for fan in steps.to_spread().order_by("seq"):
         _spread(job, fan)
     move_on(job)
+    if not job.is_terminal and job.stopping_at is None and (steps.to_write().exists() or steps.at_gate().exists()):
+        return True
     ring_for_ready(job)
-    if job.is_terminal or job.stopping_at is not None:
-        return False
-    return steps.to_write().exists() or steps.at_gate().exists()
+    return False
 
 
 def _spread(job: Job, fan: Step) -> None:
@@ -782,7 +783,7 @@ def wait_is_over(step_id: int) -> bool | None:
     if step.kind == StepKind.SIGNAL:
         said, code = f"No signal {step.name} came in time.", "signal_timeout"
     else:
-        said, code = "No callback came in time.", "callback_timeout"
+        said, code = "No callback came in time.", transitions.CALLBACK_TIMEOUT
     expired = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=step.kind == StepKind.CALL)
     transitions.wait_ended_badly(job, step, expired, actor="supervisor")
     after_failure(job, step)
