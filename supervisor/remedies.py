@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from workflows.plans.retry import Retry
 from workflows.states import ErrorKind, Remedy, Role
-from workflows.transitions import RESULT_NOT_STORABLE
+from workflows.transitions import CALLBACK_TIMEOUT, RESULT_NOT_STORABLE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,7 +13,7 @@ class Facts:
     """What is known of a failed step. `draw` is a random number in [0, 1) for the jitter; times are timedeltas.
 
     `policy`: what its final failure means, "compensate", "hold" or "ignore". `waits`: it makes no call of its own, so that
-    trying again would not help. `deaths`: how many attempts ended with their worker. `time_left`: of the step as a whole.
+    trying again would not help. `too_late`: an item whose fan-out has ended without it. `deaths`: how many attempts ended with their worker. `time_left`: of the step as a whole.
     """
 
     role: Role
@@ -31,6 +31,7 @@ class Facts:
     policy: str = "compensate"
     has_alternative: bool = False
     is_item: bool = False
+    too_late: bool = False
     waits: bool = False
     deaths: int = 0
     deaths_allowed: int = 3
@@ -50,8 +51,9 @@ class Choice:
 def choose(facts: Facts) -> Choice:
     """Again while it may help and is allowed; then what the plan says; and where the machine must not decide, a person."""
     hopeless = _hopeless(facts)
+    may_ask = hopeless is None or facts.code == CALLBACK_TIMEOUT
     if hopeless is None and facts.charged < facts.allowed and not facts.was_probe_only:
-        if facts.deaths >= facts.deaths_allowed:
+        if facts.kind == ErrorKind.LOST and facts.deaths >= facts.deaths_allowed:
             return Choice(remedy=Remedy.ESCALATE, reason=_poison(facts))
         again = _again(facts, f"Attempt {facts.charged} of {facts.allowed} failed ({facts.kind}).")
         if again.delay < facts.time_left:
@@ -60,7 +62,7 @@ def choose(facts: Facts) -> Choice:
     reason = hopeless or _used_up(facts)
     if facts.role != Role.FORWARD:
         return Choice(remedy=Remedy.ESCALATE, reason=reason)
-    if hopeless is None and facts.open_doubt and facts.has_probe and not facts.was_probe_only:
+    if may_ask and facts.open_doubt and facts.has_probe and not facts.was_probe_only:
         return _again(facts, f"{reason} The other side is asked once what became of it.", probe_only=True)
     return _by_plan(facts, reason)
 
@@ -90,6 +92,8 @@ def _hopeless(facts: Facts) -> str | None:
         return "A person stopped this step."
     if facts.kind == ErrorKind.PERMANENT:
         return f"The failure is permanent: {facts.message}"
+    if facts.too_late:
+        return "Its fan-out has failed, so it is not tried again."
     if facts.waits or facts.kind == ErrorKind.EXPIRED_WAITING:
         return facts.message
     if facts.code == RESULT_NOT_STORABLE:

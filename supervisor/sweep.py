@@ -25,7 +25,7 @@ from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan, PlanStep
-from workflows.states import ErrorKind, Outcome, Remedy, Role, StepKind
+from workflows.states import ENDED_STEP_STATES, ErrorKind, Outcome, Remedy, Role, StepKind
 from workflows.transitions import in_transaction
 
 logger = logging.getLogger(__name__)
@@ -194,6 +194,7 @@ def _facts(job: Job, step: Step) -> Facts:
         policy="hold" if past_pivot and planned.on_failure == "compensate" else planned.on_failure,
         has_alternative=any(other.instead_of == planned.name for other in plan.steps),
         is_item=step.parent_id is not None,
+        too_late=forward and step.parent is not None and step.parent.state in ENDED_STEP_STATES,
         waits=step.kind != StepKind.CALL or step.is_fan_out,
         deaths=sum(attempt.outcome == Outcome.LOST for attempt in attempts),
         deaths_allowed=conf.poison_deaths,
@@ -251,9 +252,9 @@ def _each_job(row: Sweep, jobs: QuerySet[Job], act: Callable[[uuid.UUID], bool |
 
 
 def _attend(row: Sweep) -> int:
-    """Jobs with a gate that nobody looked at, or with items that nobody wrote: whoever should have, died."""
+    """Jobs with a gate that nobody looked at, or a fan-out that nobody went on with: whoever should have, died."""
     moved = 0
-    for steps in (Step.objects.at_gate(), Step.objects.to_expand()):
+    for steps in (Step.objects.at_gate(), Step.objects.to_spread()):
         ids = steps.order_by("pk").values_list("job_id", flat=True)[:_LIVE_JOBS_A_SWEEP]
         for job_id in dict.fromkeys(ids):
             try:

@@ -14,11 +14,29 @@ if TYPE_CHECKING:
     from workflows.plans.retry import Retry
     from workflows.plans.steps import step
     from workflows.plans.waits import signal, timer
+    from workflows.timing.declared import At, Cron, Every
     from workflows.workflow import Workflow
 
-__all__ = ["Limit", "Retry", "SagError", "Workflow", "child", "given", "item", "signal", "step", "timer"]
+__all__ = [
+    "At",
+    "Cron",
+    "Every",
+    "Limit",
+    "Retry",
+    "SagError",
+    "Workflow",
+    "child",
+    "given",
+    "item",
+    "signal",
+    "step",
+    "timer",
+]
 
 _HOMES = {
+    "At": "workflows.timing.declared",
+    "Cron": "workflows.timing.declared",
+    "Every": "workflows.timing.declared",
     "Limit": "workflows.plans.limit",
     "Retry": "workflows.plans.retry",
     "SagError": "workflows.exceptions",

@@ -11,7 +11,7 @@ an agent that promises to refuse a cancelled key (`closes_keys`) the first answe
 only makes sure; for any other the job stays Compensating until the recheck has its answer.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,10 @@ from typing import Any
 from workflows.conf import conf
 from workflows.models import Agent, Job, Step
 from workflows.plans.plan import Plan, PlanStep
-from workflows.states import Role, StepKind, StepState
+from workflows.states import Role, SettledBy, StepKind, StepState
+
+# Why a step never began: what is done forward again does those as well.
+BEFORE_UNDO = "Undo began before this step."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +70,16 @@ def can_be_undone(planned: PlanStep) -> bool:
     return planned.compensation is not None or planned.kind == "child"
 
 
-def pivot_passed(plan: Plan, steps: Sequence[Step]) -> str | None:
-    """The step behind which there is no way back, once it is done or may be: from then on a job only goes forward."""
+def pivot_passed(plan: Plan, steps: Sequence[Step], names: Collection[str] | None = None) -> str | None:
+    """The step behind which there is no way back, once it is done or may be: from then on a job only goes forward.
+
+    `names`: those that an undo of a part would take back, in which the pivot then has to be.
+    """
     for step in steps:
+        if step.role != Role.FORWARD or not plan.steps[step.place].pivot or (names and step.name not in names):
+            continue
         doubt = any(attempt.in_doubt and not attempt.resolved_by for attempt in step.attempts.all())
-        if step.role == Role.FORWARD and plan.steps[step.place].pivot and (step.state == StepState.COMPLETED or doubt):
+        if step.state == StepState.COMPLETED or doubt:
             return step.name
     return None
 
@@ -85,24 +93,50 @@ def behind(plan: Plan, name: str) -> set[str]:
     return found
 
 
-def undo_order(plan: Plan, names: set[str]) -> dict[str, set[str]]:
+def undo_order(plan: Plan, names: Collection[str]) -> dict[str, set[str]]:
     """{step to undo: the steps whose undo it waits for}: its nearest dependents in `names`, through all the others."""
-    order: dict[str, set[str]] = {}
-    for name in names:
-        nearest: set[str] = set()
-        frontier = set(plan.dependents(name))
-        seen: set[str] = set()
-        while frontier:
-            dependent = frontier.pop()
-            if dependent in seen:
-                continue
-            seen.add(dependent)
-            if dependent in names:
-                nearest.add(dependent)
-            else:
-                frontier |= set(plan.dependents(dependent))
-        order[name] = nearest
-    return order
+    return {name: _nearest(name, plan.dependents, names) for name in names}
+
+
+def forward_order(plan: Plan, names: Collection[str]) -> dict[str, set[str]]:
+    """{step to do again: the steps it waits for}: its nearest prerequisites in `names`, through all the others."""
+    return {name: _nearest(name, plan.prerequisites, names) for name in names}
+
+
+def _nearest(name: str, neighbours: Callable[[str], Collection[str]], names: Collection[str]) -> set[str]:
+    nearest: set[str] = set()
+    frontier = set(neighbours(name))
+    seen: set[str] = set()
+    while frontier:
+        neighbour = frontier.pop()
+        if neighbour in seen:
+            continue
+        seen.add(neighbour)
+        if neighbour in names:
+            nearest.add(neighbour)
+        else:
+            frontier |= set(neighbours(neighbour))
+    return nearest
+
+
+def taken_back(plan: Plan, steps: Sequence[Step]) -> set[str]:
+    """The steps over which a job goes forward again after an undo: those undone, those skipped as it began, and all
+    that depend on them.
+    """
+    back = {
+        step.name
+        for step in steps
+        if step.role == Role.FORWARD and (undo_of(step, steps) is not None or step.skip_reason == BEFORE_UNDO)
+    }
+    return {name for step in back for name in behind(plan, step)}
+
+
+def stays(planned: PlanStep, step: Step, steps: Sequence[Step]) -> bool:
+    """Whether a step among those taken back is not done again: its effect could not be undone, or a person skipped it."""
+    if step.state == StepState.SKIPPED:
+        return step.settled_by == SettledBy.PERSON
+    has_effects = planned.kind in (StepKind.CALL, StepKind.CHILD) and not planned.undo_unnecessary
+    return step.state == StepState.COMPLETED and has_effects and undo_of(step, steps) is None
 
 
 def quiet_time(step: Step, evidence: Evidence, agent: Agent | None) -> datetime | None:
@@ -136,29 +170,55 @@ class Scene:
             and undo_of(step, self.steps) is None
         }
 
+    def failed_undos(self, names: Collection[str] | None = None) -> dict[str, Step]:
+        """{name of the original: the row that was to undo it}, where that has failed."""
+        undos = [step for step in self.steps if step.role == Role.UNDO and step.state == StepState.FAILED]
+        found = {undo.undoes.name: undo for undo in undos if undo.undoes is not None}
+        return {name: undo for name, undo in found.items() if names is None or name in names}
+
 
 def undo_of(step: Step, steps: Sequence[Step]) -> Step | None:
     """The row that undoes it, if there is one already."""
     return next((other for other in steps if other.undoes_id == step.pk and other.role == Role.UNDO), None)
 
 
-def plan_undo(scene: Scene, names: Collection[str] | None = None) -> list[Step]:
-    """The rows that undo this job, unsaved, numbered behind its steps. Empty when there is nothing to undo."""
+@dataclass(frozen=True, kw_only=True)
+class Again:
+    """A failed undo that is asked for again, and its place among the others: how many it waits for, whom it releases."""
+
+    undo: Step
+    waiting_for: int
+    releases: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UndoPlan:
+    """`rows`: what is to be written, unsaved, numbered behind the job's steps. `again`: the failed ones, asked once more."""
+
+    rows: list[Step]
+    again: list[Again]
+
+
+def plan_undo(scene: Scene, names: Collection[str] | None = None) -> UndoPlan:
+    """What undoes this job, or the steps `names` of it; nothing where there is nothing to undo."""
     job, plan, agents, evidence = scene.job, scene.plan, scene.agents, scene.evidence
     planned = {step.name: step for step in plan.steps}
     originals = scene.originals(names)
-    order = undo_order(plan, set(originals))
+    failed = scene.failed_undos(names)
+    order = undo_order(plan, {*originals, *failed})
     seq = scene.seq
     rows: dict[str, Step] = {}
     # Latest steps first: undo begins at the end, and the numbers break ties in that order.
     for name in sorted(originals, key=lambda name: originals[name].seq, reverse=True):
         rows[name] = undo_row(job, originals[name], planned[name], agents, seq, waiting_for=len(order[name]))
         seq += 1
+    number = {name: row.seq for name, row in {**failed, **rows}.items()}
+    releases: dict[str, list[int]] = {name: [] for name in order}
     for name, waited_for in order.items():
         for other in waited_for:
-            rows[other].releases.append(rows[name].seq)
-    for row in rows.values():
-        row.releases.sort()
+            releases[other].append(number[name])
+    for name, row in rows.items():
+        row.releases = sorted(releases[name])
     rechecks = []
     for name, row in rows.items():
         if evidence[originals[name].pk].ever_in_doubt and not originals[name].is_fan_out:
@@ -167,7 +227,10 @@ def plan_undo(scene: Scene, names: Collection[str] | None = None) -> list[Step]:
             row.releases.append(seq)
             rechecks.append(recheck)
             seq += 1
-    return [*rows.values(), *rechecks]
+    again = [
+        Again(undo=undo, waiting_for=len(order[name]), releases=sorted(releases[name])) for name, undo in failed.items()
+    ]
+    return UndoPlan(rows=[*rows.values(), *rechecks], again=again)
 
 
 def recheck_row(

@@ -46,6 +46,8 @@ def _retry_child(job_id: uuid.UUID) -> bool:
     job = transitions.lock(job_id)
     if job is None or job.state != JobState.FAILED:
         return True
+    if "retries" not in verbs.job_verbs(job):
+        return False
     verbs.retry_locked(job, actor="scheduler", reason="The step that started it is tried again.")
     return True
 
@@ -85,7 +87,7 @@ def tell_parent(job_id: uuid.UUID) -> bool | None:
     if step is not None:
         told = _answer(step.pk, step.job_id, child)
     if told is not None:
-        transitions.told_parent(child.pk)
+        transitions.told_parent(child)
     return told
 
 

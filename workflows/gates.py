@@ -9,7 +9,7 @@ dies before it looked leaves nothing behind.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.utils.dateparse import parse_datetime
@@ -25,22 +25,20 @@ from workflows.states import ErrorKind, Remedy, Role, SettledBy, StepKind, StepS
 from workflows.transitions import Failure
 
 _MOST_AT_ONCE = 100
-_MOST_RINGS = 20
 
 
-def open_gates(job: Job) -> None:
-    """Look at what waits at the gates of a locked job, and at what comes to a gate by that. Rings for what may start.
+def open_gates(job: Job) -> bool:
+    """Look at what waits at the gates of a locked job, and at what comes to a gate by that. Whether there was any.
 
     A job with very many is looked at again, by the supervisor at the latest.
     """
-    for _ in range(_MOST_AT_ONCE):
+    for looked_at in range(_MOST_AT_ONCE):
         step = Step.objects.filter(job=job).at_gate().order_by("seq").first()
         if step is None:
-            return
+            return looked_at > 0
         _look(job, Plan.from_json(job.plan), step)
-        if step.parent_id is not None and step.state != StepState.RUNNING:
-            return  # its end has to be counted first
     broker.ring_attend_on_commit(job.pk)
+    return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,12 +94,13 @@ def due_at(delay: Any, since: datetime) -> datetime:
     if isinstance(delay, bool) or not isinstance(delay, int | float | str):
         raise UnresolvedReference(f"a timer needs seconds or an instant, not {delay!r}")
     if isinstance(delay, str):
-        at = parse_datetime(delay)
-        if at is None or at.tzinfo is None:
-            raise UnresolvedReference(
-                f"a timer needs an instant with its offset, like 2027-03-04T05:06:07Z, not {delay!r}"
-            )
-        return at
+        try:
+            at = parse_datetime(delay)
+            if at is not None and at.tzinfo is not None:
+                return at.astimezone(UTC)
+        except (OverflowError, ValueError):
+            pass  # the form of an instant, but no day or hour that there is
+        raise UnresolvedReference(f"a timer needs an instant with its offset, like 2027-03-04T05:06:07Z, not {delay!r}")
     try:
         return since + timedelta(seconds=delay)
     except (OverflowError, ValueError):
@@ -124,7 +123,11 @@ def _look(job: Job, plan: Plan, step: Step) -> None:
         else:
             skip(job, plan, step, reason=reason, cascade=view.primary is None and planned.unmet == "cascade")
     except SagError as error:
-        transitions.refuse(job, step, Failure(kind=ErrorKind.PERMANENT, code=error.code, message=error.message))
+        failure = Failure(kind=ErrorKind.PERMANENT, code=error.code, message=error.message)
+        if step.state == StepState.RUNNING:
+            transitions.wait_ended_badly(job, step, failure, actor="scheduler")
+        else:
+            transitions.refuse(job, step, failure)
         broker.ring_supervisor_on_commit(step.pk)
 
 
@@ -173,8 +176,9 @@ def _begin_fan_out(job: Job, step: Step, planned: PlanStep) -> None:
     agents = {agent.name: agent for agent in Agent.objects.all()}
     transitions.open_waiting(job, step, until=None)
     if again:
-        transitions.recount_items(step)
-        transitions.admit_items(step)
+        transitions.recount_items(step, at_once=planned.at_once)
+        transitions.hold_items(step)
+        transitions.admit_items(step, at_once=planned.at_once)
     else:
         fanouts.begin(job, step, planned, agents)
         step.refresh_from_db()

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 # that settles the last prerequisite in the same statement.
 READY_STEP = """{step}.state = 'NotStarted' AND {step}.waiting_for {waiting_for} AND NOT {step}.held"""
 
-# What its job must be. {job} is the alias of the job's row, in the hot statements the locked one.
+# What its job must be. {job} is the alias of the job's row, in the hot statements the locked one. A recheck is due
+# whatever has become of the job since: completed in a second pass as well.
 JOB_LETS_START = """{job}.paused_at IS NULL AND {job}.stopping_at IS NULL AND (
     ({step}.role = 'forward' AND {job}.state = 'Running')
     OR ({step}.role = 'undo' AND {job}.state = 'Compensating')
-    OR ({step}.role = 'recheck' AND {job}.state IN ('Compensating', 'Compensated', 'Failed')))"""
+    OR {step}.role = 'recheck')"""
 
 # Its agent's service answers, or it is let through to try. The few rows of breakers are read once a statement.
 NOT_PARKED = """({step}.admitted OR {step}.agent <> ALL (ARRAY(SELECT agent FROM sag_workflows_breaker WHERE parks)))"""
@@ -40,7 +41,7 @@ READY = f"({READY_STEP} AND {{step}}.run_after <= {{now}} AND {NOT_PARKED} AND {
 MAY_START = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False) & (
     Q(role=Role.FORWARD, job__state=JobState.RUNNING)
     | Q(role=Role.UNDO, job__state=JobState.COMPENSATING)
-    | Q(role=Role.RECHECK, job__state__in=[JobState.COMPENSATING, JobState.COMPENSATED, JobState.FAILED])
+    | Q(role=Role.RECHECK)
 )
 
 # A step that failed at least once and has not ended.
@@ -76,7 +77,7 @@ class StepQuerySet(models.QuerySet):
 
     def at_gate(self) -> StepQuerySet:
         """Where has the scheduler to look, and may? (step_at_gate)"""
-        its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"))
+        its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"), parent__state=StepState.RUNNING)
         lets_start = Q(role=Role.FORWARD, job__state=JobState.RUNNING) | Q(
             role=Role.UNDO, job__state=JobState.COMPENSATING
         )
@@ -91,13 +92,40 @@ class StepQuerySet(models.QuerySet):
             job__stopping_at__isnull=True,
         )
 
-    def to_expand(self) -> StepQuerySet:
-        """Which fan-outs have items that are not written yet? (step_to_expand)"""
+    def to_write(self) -> StepQuerySet:
+        """Which fan-outs have items that are not written yet? (step_fan_outs)"""
         return self.filter(state=StepState.RUNNING, items_total__gt=F("items_made"))
+
+    def telling(self) -> StepQuerySet:
+        """Which look another way without an event: by what a running call tells of itself, or by how its items do?"""
+        by_itself = Q(progress__isnull=False) | Q(items_total__isnull=False)
+        return self.filter(by_itself, state=StepState.RUNNING)
+
+    def to_spread(self) -> StepQuerySet:
+        """Which fan-outs have items to be written, to be let go, or none open any more? (step_fan_outs, step_items_held)"""
+        their_turn = self.model._default_manager.filter(
+            parent_id=OuterRef("pk"),
+            index__lt=OuterRef("items_admitted"),
+            state=StepState.NOT_STARTED,
+            held=True,
+            gated=False,
+        )
+        waiting = Q(Exists(their_turn), job__paused_at__isnull=True)
+        return self.filter(
+            Q(items_total__gt=F("items_made")) | Q(items_open=0) | waiting,
+            state=StepState.RUNNING,
+            items_total__isnull=False,
+            job__stopping_at__isnull=True,
+        )
 
     def of_plan(self) -> StepQuerySet:
         """The rows that stand for the plan as it is now, with their undos; without items and earlier generations."""
         return self.filter(parent__isnull=True, superseded=False)
+
+    def of_items(self) -> StepQuerySet:
+        """The items of fan-outs, their undos, and the rechecks of those."""
+        recheck = Q(role=Role.RECHECK, undoes__index__isnull=False)
+        return self.filter(Q(parent__isnull=False) | recheck, superseded=False)
 
     def results(
         self, job_id: uuid.UUID, plan: Sequence[Mapping[str, Any]], names: Iterable[str]
@@ -109,6 +137,7 @@ class StepQuerySet(models.QuerySet):
         wanted = set(names)
         instead = {step["name"]: step["instead_of"] for step in plan if step.get("instead_of")}
         rows = self.of_plan().filter(job_id=job_id, role=Role.FORWARD, name__in=_with_alternatives(wanted, instead))
+        rows = rows.only("name", "state", "result", "items_total")
         found: dict[str, Any] = {}
         for row in rows:
             if row.state != StepState.COMPLETED:
@@ -145,7 +174,8 @@ class StepQuerySet(models.QuerySet):
 
     def escalated(self) -> StepQuerySet:
         """Which stand in front of a person? (step_escalated)"""
-        return self.filter(state=StepState.FAILED, remedy=Remedy.ESCALATE)
+        in_use = Q(superseded=False) | Q(role=Role.RECHECK)
+        return self.filter(in_use, state=StepState.FAILED, remedy=Remedy.ESCALATE)
 
     def in_doubt(self) -> StepQuerySet:
         """Which have an attempt whose outcome nobody knows? (attempt_in_doubt)"""
@@ -153,6 +183,10 @@ class StepQuerySet(models.QuerySet):
 
     def undoing(self) -> StepQuerySet:
         return self.exclude(role=Role.FORWARD)
+
+    def for_documents(self) -> StepQuerySet:
+        """The timeline without the rechecks of items, of which there may be as many as there are items."""
+        return self.for_timeline().exclude(role=Role.RECHECK, undoes__index__isnull=False)
 
     def for_timeline(self) -> StepQuerySet:
         """A job's steps as its plan is now, with their attempts, in the order of the plan; not the items."""
@@ -216,12 +250,16 @@ class JobQuerySet(models.QuerySet):
         return self.live().filter(Q(paused_at__isnull=True) | stopping).filter(~Exists(moving))
 
     def needs_person(self) -> JobQuerySet:
-        """Jobs with a step that the machine gave up on (step_escalated), or ended with a doubt open (attempt_in_doubt)."""
+        """Jobs with a step that the machine gave up on (step_escalated), or that ended with a doubt open (attempt_in_doubt),
+        or with only a part undone (job_newest_in_state).
+        """
         ended = [JobState.FAILED, JobState.COMPLETED]
         doubtful = Q(attempts__in_doubt=True, attempts__resolved_by="", job__state__in=ended)
         # A union, since PostgreSQL answers each part from its own small index and an OR of them from the whole table.
         escalated = self._all_steps().escalated().values("job_id")
-        return self.filter(pk__in=escalated.union(self._all_steps().filter(doubtful).values("job_id")))
+        doubts = self._all_steps().filter(doubtful).values("job_id")
+        in_part = self.model._default_manager.filter(state=JobState.FAILED, partial=True).values("pk")
+        return self.filter(pk__in=escalated.union(doubts, in_part))
 
     def failing(self) -> JobQuerySet:
         """Live jobs with a step that failed and has not ended. (step_failing)"""

@@ -19,10 +19,10 @@ from psycopg.errors import LockNotAvailable
 
 from workflows import broker, compensation, fanouts, gates, transitions
 from workflows.clock import now
-from workflows.exceptions import KeyConflict, KeyInUse, NotFound
+from workflows.exceptions import KeyConflict, KeyInUse, NotFound, SagError
 from workflows.models import Agent, Attempt, Job, Step
 from workflows.opening import new_job
-from workflows.plans.plan import Plan
+from workflows.plans.plan import Plan, PlanStep
 from workflows.states import ErrorKind, JobState, Outcome, Reason, Remedy, Role, SettledBy, StepKind, StepState
 from workflows.transitions import Claimed, Failure, Settled, in_transaction
 
@@ -121,13 +121,14 @@ def _settle_under_lock(
         return None
     by = SettledBy.PROBE if by_probe else ""
     transitions.complete(job, step, result=result, sent=_parsed(sent), actor="agent", settled_by=by)
-    _resolve_doubts_by_success(job, step, by_probe)
+    resolve_doubts_by_success(job, step, by_probe)
     go_on_behind(job, step)
     return Settled(job_state=job.state, to_ring=ring_for_ready(job))
 
 
 def go_on_behind(job: Job, step: Step) -> None:
     """A step of a locked job has ended well, or without mattering: count it off, and move the job on."""
+    _offer_place(step)
     if step.parent_id is not None:
         _item_ended(job, step, failed=step.state == StepState.FAILED)
     transitions.release_successors(job, step)
@@ -157,7 +158,15 @@ def release(claimed: Claimed, *, delay: timedelta, reason: str) -> bool:
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
         return False
+    total = Plan.from_json(job.plan).steps[step.place].total_timeout
+    if step.role == Role.FORWARD and total and step.started_at and step.started_at + total <= now() + delay:
+        said = f"It asked to be called again ({reason}), but its time as a whole ({total}) is over then."
+        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code="step_timeout", message=said)
+        transitions.fail(job, step, over, sent=None, actor="agent")
+        after_failure(job, step)
+        return True
     transitions.release(job, step, delay=delay, reason=reason)
+    _offer_place(step)
     move_on(job)
     return True
 
@@ -187,13 +196,31 @@ def settle_atomically(
         return None
     result = json.loads(operation())
     transitions.complete(job, step, result=result, sent=_parsed(sent()), actor="agent")
-    _resolve_doubts_by_success(job, step, by_probe=False)
+    # Whatever ended an earlier attempt rolled it back with all that it wrote.
+    transitions.resolve_doubts(job, step, Attempt.Resolution.ANSWER)
+    resolve_doubts_by_success(job, step, by_probe=False)
     go_on_behind(job, step)
     return Settled(job_state=job.state, to_ring=ring_for_ready(job))
 
 
 @in_transaction
-def claim_within_limits(step_id: int, *, token: uuid.UUID, worker: str) -> tuple[Claimed | None, str, float]:
+def is_settled(claimed: Claimed) -> bool:
+    """Whether this very attempt completed its step. Asked under the lock, so that a commit on its way has ended."""
+    _, step = _locked(claimed.job_id, claimed.step_id)
+    completed = step.attempts.filter(number=claimed.attempt, token=claimed.token, outcome=Outcome.COMPLETED)
+    return not step.settled_by and completed.exists()
+
+
+def _offer_place(step: Step) -> None:
+    """A step under a limit has let go: who waits for its place is found by the worker that is rung."""
+    if step.limited:
+        broker.ring_on_commit([(step.pk, step.queue)])
+
+
+@in_transaction
+def claim_within_limits(
+    step_id: int, *, token: uuid.UUID, worker: str, unless_locked: bool = False
+) -> tuple[Claimed | None, str, float]:
     """Claim a step whose agent or key has a limit: counted from the rows, under a lock that all who count must take.
 
     (the claim or None, the limit that is reached or "", seconds until its agent's rate lets the next call begin).
@@ -201,7 +228,8 @@ def claim_within_limits(step_id: int, *, token: uuid.UUID, worker: str) -> tuple
     step = Step.objects.filter(pk=step_id, state=StepState.NOT_STARTED, limited=True).first()
     if step is None:
         return None, "", 0.0
-    transitions.lock(step.job_id)
+    if transitions.lock(step.job_id, unless_locked=unless_locked) is None:
+        return None, "", 0.0
     agent = Agent.objects.select_for_update(no_key=True).filter(name=step.agent).first()
     if full := _limit_reached(step, agent):
         return None, full, 0.0
@@ -281,7 +309,7 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
     )
 
 
-def _resolve_doubts_by_success(job: Job, step: Step, by_probe: bool) -> None:
+def resolve_doubts_by_success(job: Job, step: Step, by_probe: bool) -> None:
     """What resolves doubt: the probe's "done", an answer under the same key where the agent honours keys, the undo."""
     agents = announced_agents()
     agent = agents.get(step.agent)
@@ -327,6 +355,7 @@ def _add_recheck(job: Job, step: Step, ordinal: int) -> None:
 
 def after_failure(job: Job, step: Step) -> None:
     """In an ordinary job the supervisor chooses a remedy, at once; a stopping job was only waiting for this end."""
+    _offer_place(step)
     if job.stopping_at is not None:
         move_on(job)
     else:
@@ -337,24 +366,51 @@ def _item_ended(job: Job, item: Step, *, failed: bool) -> None:
     """Count an item off its fan-out, let the next one go, and end the fan-out if that was the last, or one too many."""
     fan = _fan_of(item)
     transitions.count_item(fan, failed=failed)
-    if fan.state != StepState.RUNNING:
-        return
-    if job.paused_at is None and job.stopping_at is None:
-        broker.ring_on_commit(transitions.admit_items(fan)[:_MOST_RINGS])
-    planned = Plan.from_json(job.plan).steps[fan.place]
+    go_on_with_items(job, item)
+
+
+def go_on_with_items(job: Job, item: Step) -> None:
+    """Its fan-out has an item more, or less, that is open."""
+    fan = _fan_of(item)
+    if fan.state == StepState.RUNNING:
+        _see_to_items(job, fan, Plan.from_json(job.plan).steps[fan.place])
+
+
+def _see_to_items(job: Job, fan: Step, planned: PlanStep) -> None:
+    """Let go the items whose turn it is; end the fan-out when none is open any more, or when too many have failed."""
     total = fan.items_total or 0
-    all_ended = fan.items_open == 0 and fan.items_made == total
-    if fan.role != Role.FORWARD:
-        if all_ended:
-            _end_undo_of_items(job, fan)
-        return
-    if fan.items_failed > fanouts.tolerated(planned, total):
+    over = fan.items_open == 0 and fan.items_made == total
+    if over and fan.role != Role.FORWARD:
+        _end_undo_of_items(job, fan)
+    elif fan.role == Role.FORWARD and fan.items_failed > fanouts.tolerated(planned, total):
         said = f"{fan.items_failed} of {total} items failed; {fanouts.tolerated(planned, total)} may."
-        too_many = Failure(kind=ErrorKind.PERMANENT, code="too_many_failed", message=said)
-        transitions.wait_ended_badly(job, fan, too_many, actor="scheduler")
-        after_failure(job, fan)
-    elif all_ended:
+        _fail_fan_out(job, fan, Failure(kind=ErrorKind.PERMANENT, code="too_many_failed", message=said))
+    elif over:
         gates.complete_fan_out(job, fan)
+    elif job.paused_at is None and job.stopping_at is None:
+        broker.ring_on_commit(transitions.admit_items(fan, at_once=planned.at_once)[:_MOST_RINGS])
+
+
+def _fail_fan_out(job: Job, fan: Step, failure: Failure) -> None:
+    """No further item starts. Those under way go on to their end, and are counted, but not tried again."""
+    transitions.wait_ended_badly(job, fan, failure, actor="scheduler")
+    transitions.hold_items(fan)
+    after_failure(job, fan)
+
+
+def leave_items(job: Job, fan: Step, *, reason: str) -> None:
+    """A job goes on without this fan-out that failed: nothing more of it is begun. What runs may end."""
+    transitions.skip_items(job, fan, reason=reason)
+    items = Step.objects.filter(parent=fan)
+    for item in items.filter(state=StepState.NOT_STARTED):
+        in_doubt = item.attempts.filter(in_doubt=True, resolved_by="").exists()
+        _end_forward_step(job, item, in_doubt=in_doubt, reason=reason)
+        transitions.count_item(fan, failed=in_doubt)
+    for item in items.without_remedy():
+        transitions.decide_remedy(job, item, Remedy.IGNORE, actor="scheduler", reason=reason)
+        transitions.count_item(fan, failed=True)
+    if items.filter(state=StepState.RUNNING).exists():
+        transitions.leave_the_close(job)
 
 
 def _fan_of(item: Step) -> Step:
@@ -421,7 +477,8 @@ def _has_ended(step: Step) -> bool:
 
 def move_on(job: Job) -> None:
     """Open what gates may open, then move a locked job to its next state, if it is ready for one."""
-    gates.open_gates(job)
+    if gates.open_gates(job):
+        ring_for_ready(job)
     agents = announced_agents()
     steps = _timeline(job)
     if job.stopping_at is not None and _end_waits(job, steps):
@@ -433,7 +490,7 @@ def move_on(job: Job) -> None:
         case Move.UNDO:
             _begin_undo(job, scene_of(job, steps, agents))
         case Move.FAIL:
-            _end_failed_steps(job, steps, Remedy.WAIT, "The job ended without undo.")
+            end_failed_steps(job, steps, Remedy.WAIT, "The job ended without undo.")
             _close(job, JobState.FAILED, detail=job.reason_detail)
         case Move.END_UNDO:
             _end_undo(job, steps)
@@ -469,7 +526,7 @@ def _end_waits(job: Job, steps: Sequence[Step]) -> bool:
     ended = [_end_wait(job, step, plan) for step in [*items, *waiting] if step.complete_by is None and step not in fans]
     for fan in fans:
         if not _running_items(job).filter(parent=fan).exists():
-            transitions.wait_ended_badly(job, fan, _STOPPED, actor="scheduler")
+            transitions.wait_ended_badly(job, fan, STOPPED, actor="scheduler")
             ended.append(True)
     return any(ended)
 
@@ -485,18 +542,25 @@ def _end_wait(job: Job, step: Step, plan: Plan) -> bool:
     if step.kind == StepKind.CALL:
         transitions.cancel_step(job, step, actor="scheduler", reason="The job is stopping; no callback is waited for.")
     else:
-        transitions.wait_ended_badly(job, step, _STOPPED, actor="scheduler")
+        transitions.wait_ended_badly(job, step, STOPPED, actor="scheduler")
     if step.parent_id is not None:
         transitions.count_item(_fan_of(step), failed=True)
     return True
 
 
-_STOPPED = Failure(kind=ErrorKind.CANCELLED, code="cancelled", message="The job is stopping.")
+STOPPED = Failure(kind=ErrorKind.CANCELLED, code="cancelled", message="The job is stopping.")
 
 
 def _begin_undo(job: Job, scene: compensation.Scene) -> None:
     """Undo what was done. Where nothing can be, the job fails as it stands, so that a person may take it on from here."""
-    rows = compensation.plan_undo(scene)
+    pivot = compensation.pivot_passed(scene.plan, scene.steps)
+    if pivot is not None:
+        # It ended after this undo had been asked for.
+        why = f"{pivot} is done, the point of no return; nothing was undone."
+        end_failed_steps(job, scene.steps, Remedy.WAIT, why)
+        _close(job, JobState.FAILED, detail=f"{job.reason_detail} {why}".strip())
+        return
+    rows = compensation.plan_undo(scene).rows
     planned = {step.name: step for step in scene.plan.steps}
     reversible = any(compensation.can_be_undone(step) for step in scene.plan.steps)
     touched = any(
@@ -506,7 +570,7 @@ def _begin_undo(job: Job, scene: compensation.Scene) -> None:
         for step in scene.steps
     )
     if not rows and (touched or not reversible):
-        _end_failed_steps(job, scene.steps, Remedy.WAIT, "Nothing that was done can be undone.")
+        end_failed_steps(job, scene.steps, Remedy.WAIT, "Nothing that was done can be undone.")
         _close(job, JobState.FAILED, detail=job.reason_detail)
         return
     end_forward_steps(job, scene.steps, scene.evidence)
@@ -526,31 +590,30 @@ def end_forward_steps(
         if step.role != Role.FORWARD or (names is not None and step.name not in names):
             continue
         if step.is_fan_out:
-            transitions.skip_items(job, step, reason=BEFORE_UNDO)
+            transitions.skip_items(job, step, reason=compensation.BEFORE_UNDO)
             doubtful = Step.objects.filter(parent=step, state=StepState.NOT_STARTED)
-            failed = Step.objects.filter(parent=step, state=StepState.FAILED, remedy="")
+            failed = Step.objects.filter(parent=step, state=StepState.FAILED, remedy__in=["", Remedy.ESCALATE])
             for item in [*doubtful, *failed]:
                 _end_forward_step(job, item, in_doubt=item.attempts.filter(in_doubt=True, resolved_by="").exists())
         _end_forward_step(job, step, in_doubt=evidence[step.pk].open_doubt)
 
 
-def _end_forward_step(job: Job, step: Step, *, in_doubt: bool) -> None:
+def _end_forward_step(job: Job, step: Step, *, in_doubt: bool, reason: str = compensation.BEFORE_UNDO) -> None:
     if step.state == StepState.NOT_STARTED and in_doubt:
-        transitions.fail_in_doubt(job, step, reason="Undo began while an attempt was in doubt.")
+        transitions.fail_in_doubt(job, step, reason="Nobody knows whether an earlier attempt did it.")
     elif step.state == StepState.NOT_STARTED:
-        transitions.skip(job, step, reason=BEFORE_UNDO)
-    elif step.state == StepState.FAILED and step.remedy == "":
+        transitions.skip(job, step, reason=reason)
+    elif step.state == StepState.FAILED and step.remedy in ("", Remedy.ESCALATE):
         transitions.decide_remedy(job, step, Remedy.COMPENSATE, actor="scheduler", reason="The job is being undone.")
 
 
-BEFORE_UNDO = "Undo began before this step."
-
-
-def _end_failed_steps(job: Job, steps: Sequence[Step], remedy: Remedy, reason: str) -> None:
+def end_failed_steps(job: Job, steps: Sequence[Step], remedy: Remedy, reason: str) -> None:
+    """Nobody has to decide any more on what failed: the job ends, or a person has taken it in hand."""
     for step in steps:
         if step.is_fan_out:
-            _end_failed_steps(job, list(Step.objects.filter(parent=step).without_remedy()), remedy, reason)
-        if step.state == StepState.FAILED and step.remedy == "":
+            undecided = Step.objects.filter(parent=step, state=StepState.FAILED, remedy__in=["", Remedy.ESCALATE])
+            end_failed_steps(job, list(undecided), remedy, reason)
+        if step.role == Role.FORWARD and step.state == StepState.FAILED and step.remedy in ("", Remedy.ESCALATE):
             transitions.decide_remedy(job, step, remedy, actor="scheduler", reason=reason)
 
 
@@ -602,19 +665,32 @@ def attend_to_all(job_id: uuid.UUID) -> None:
 
 @in_transaction
 def attend(job_id: uuid.UUID) -> bool:
-    """Write the next items of its fan-outs, open its gates, move it on. Whether there is more of this."""
+    """Go on with its fan-outs, open its gates, move it on. Whether there is more of this."""
     job = transitions.lock(job_id)
     if job is None or job.is_terminal:
         return False
-    fan = Step.objects.filter(job=job).to_expand().order_by("seq").first()
-    if fan is not None and job.stopping_at is None:
-        fanouts.write_batch(job, fan, Plan.from_json(job.plan).steps[fan.place], announced_agents())
-    move_on(job)
-    ring_for_ready(job)
-    if job.is_terminal or job.stopping_at is not None:
-        return False
     steps = Step.objects.filter(job=job)
-    return steps.to_expand().exists() or steps.at_gate().exists()
+    for fan in steps.to_spread().order_by("seq"):
+        _spread(job, fan)
+    move_on(job)
+    if not job.is_terminal and job.stopping_at is None and (steps.to_write().exists() or steps.at_gate().exists()):
+        return True
+    ring_for_ready(job)
+    return False
+
+
+def _spread(job: Job, fan: Step) -> None:
+    """Write the next items of a fan-out, let go those whose turn it is, and see whether it is over."""
+    planned = Plan.from_json(job.plan).steps[fan.place]
+    try:
+        if fan.items_made < (fan.items_total or 0):
+            fanouts.write_batch(job, fan, planned, announced_agents())
+    except SagError as error:
+        _fail_fan_out(job, fan, Failure(kind=ErrorKind.PERMANENT, code=error.code, message=error.message))
+        return
+    _see_to_items(job, fan, planned)
+    if fan.state == StepState.COMPLETED:
+        move_on(job)
 
 
 @in_transaction
@@ -651,7 +727,7 @@ def give_up(job: Job, step: Step, remedy: Remedy, *, reason: str) -> None:
     transitions.decide_remedy(job, step, remedy, actor="supervisor", reason=reason)
     if remedy in transitions.COUNTED_OFF:
         if step.is_fan_out:
-            transitions.skip_items(job, step, reason=f"{step.name} failed, and the job goes on without it.")
+            leave_items(job, step, reason=f"{step.name} failed, and the job goes on without it.")
         go_on_behind(job, step)
         ring_for_ready(job)
     elif remedy == Remedy.COMPENSATE:
@@ -709,7 +785,7 @@ def wait_is_over(step_id: int) -> bool | None:
     if step.kind == StepKind.SIGNAL:
         said, code = f"No signal {step.name} came in time.", "signal_timeout"
     else:
-        said, code = "No callback came in time.", "callback_timeout"
+        said, code = "No callback came in time.", transitions.CALLBACK_TIMEOUT
     expired = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=step.kind == StepKind.CALL)
     transitions.wait_ended_badly(job, step, expired, actor="supervisor")
     after_failure(job, step)
@@ -744,8 +820,11 @@ def refuse_queued(step_id: int) -> bool | None:
     job = transitions.lock(job_id, unless_locked=True) if job_id else None
     if job is None:
         return None
-    step = Step.objects.queued_too_long().ready().filter(pk=step_id, rings__gt=0).first()
+    step = Step.objects.queued_too_long().ready().filter(pk=step_id).first()
     if step is None:
+        return False
+    if step.rings == 0:
+        transitions.note_rings([step])  # nobody was rung for it yet: this is when it is first seen
         return False
     said = f'No worker of queue "{step.queue}" took {step.address} within {step.queue_timeout}.'
     transitions.refuse(

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, OuterRef, Q, Subquery
 from django.db.models.functions import Coalesce, Greatest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.types.json import Jsonb
@@ -26,7 +26,7 @@ from workflows.clock import SagNow
 from workflows.conf import conf
 from workflows.exceptions import NotFound, StaleVersion
 from workflows.models import Agent, Attempt, Breaker, CallCount, Event, Job, Once, Signal, Step
-from workflows.plans.plan import Plan
+from workflows.plans.plan import Plan, PlanStep
 from workflows.states import (
     JOB_MOVES,
     STEP_MOVES,
@@ -47,6 +47,8 @@ T = TypeVar("T")
 
 # The error code of an attempt whose call was made and whose result cannot be kept: never retried, always undone.
 RESULT_NOT_STORABLE = "result_not_storable"
+# That of a call that was handed on, and whose callback did not come.
+CALLBACK_TIMEOUT = "callback_timeout"
 
 # A failed step with one of these remedies is done with: the job goes on without it.
 COUNTED_OFF = (Remedy.IGNORE, Remedy.OTHERWISE)
@@ -407,6 +409,7 @@ def settle_by_word(
 ) -> None:
     """NotStarted or Failed → Completed: a callback, a late answer or a person says that it was done. Marked for ever."""
     counted = step.state == StepState.FAILED and step.remedy in COUNTED_OFF
+    uncount_item(step)
     _move_step(
         job,
         step,
@@ -512,8 +515,8 @@ def retry(
     `uncharged`: the failure was that of an outage, and does not count.
     """
     due = SagNow() + delay
-    waits_at_gate = step.kind != StepKind.CALL or step.is_fan_out
-    changes: dict[str, Any] = {"charged": 0} if fresh_allowance else {}
+    waits_at_gate = _waits_at_gate(job, step)
+    changes: dict[str, Any] = {"charged": 0, "started_at": None} if fresh_allowance else {}
     changes |= {"charged": Greatest(F("charged") - 1, 0)} if uncharged else {"parked_since": None}
     _move_step(
         job,
@@ -529,13 +532,29 @@ def retry(
         rings=0,
         probe_only=probe_only,
         admitted=False,
-        held=job.paused_at is not None or waits_at_gate,
+        # An item that had ended waits for its turn once more.
+        held=job.paused_at is not None or waits_at_gate or (fresh_allowance and step.parent_id is not None),
         gated=waits_at_gate,
         finished_at=None,
         remedy="",
         remedy_reason="",
         **changes,
     )
+
+
+def _waits_at_gate(job: Job, step: Step) -> bool:
+    """Whether the scheduler has to look once more. A call that came through its gate once need not."""
+    if step.kind != StepKind.CALL or step.is_fan_out:
+        return True
+    if step.role != Role.FORWARD or step.parent_id is not None:
+        return False
+    planned = PlanStep.from_json(job.plan["steps"][step.place])
+    return planned.each is not None or (planned.gated and step.attempt == 0)
+
+
+def line_up(undo: Step, *, waiting_for: int, releases: Sequence[int]) -> None:
+    """Before a failed undo is tried again beside others: whom it waits for, and who waits for it now."""
+    _guarded(undo, waiting_for=waiting_for, releases=list(releases), released_at=None)
 
 
 def renew_key(job: Job, step: Step, *, actor: str, reason: str) -> None:
@@ -548,7 +567,8 @@ def renew_key(job: Job, step: Step, *, actor: str, reason: str) -> None:
 
 def take_from_worker(job: Job, step: Step, *, actor: str, reason: str) -> None:
     """Running → Failed for the moment in which a person completes a step that runs: the attempt is fenced out."""
-    taken = Failure(kind=ErrorKind.CANCELLED, code="completed_by_hand", message=reason)
+    calls = step.kind == StepKind.CALL
+    taken = Failure(kind=ErrorKind.CANCELLED, code="completed_by_hand", message=reason, in_doubt=calls)
     _fail_running(job, step, taken, Outcome.CANCELLED, kind="step.cancelled", actor=actor, reason=reason)
 
 
@@ -560,9 +580,10 @@ def note_verdict(job: Job, step: Step, *, done: bool, actor: str, reason: str) -
     step.refresh_from_db()
 
 
-def skip(job: Job, step: Step, *, reason: str, actor: str = "scheduler") -> None:
+def skip(job: Job, step: Step, *, reason: str, actor: str = "scheduler", settled_by: str = "") -> None:
     """NotStarted or Failed → Skipped. Never with doubt open."""
     counted = step.state == StepState.FAILED and step.remedy in COUNTED_OFF
+    uncount_item(step)
     _move_step(
         job,
         step,
@@ -571,6 +592,7 @@ def skip(job: Job, step: Step, *, reason: str, actor: str = "scheduler") -> None
         actor=actor,
         reason=reason,
         skip_reason=reason,
+        settled_by=settled_by,
         finished_at=SagNow(),
         gated=False,
         remedy="",
@@ -653,22 +675,59 @@ def count_item(fan: Step, *, failed: bool) -> None:
     )
 
 
-def admit_items(fan: Step) -> list[tuple[int, str]]:
-    """Let go the items that may start by now. [step id, queue] of them."""
+def uncount_item(item: Step) -> None:
+    """An item that was counted off as failed is open again, or about to be counted off for another reason."""
+    if item.parent_id is not None and Step.objects.filter(ended_item(item.role), pk=item.pk).exists():
+        Step.objects.filter(pk=item.parent_id).update(
+            items_open=F("items_open") + 1, items_failed=F("items_failed") - 1, items_admitted=F("items_admitted") - 1
+        )
+
+
+def admit_items(fan: Step, *, at_once: int | None) -> list[tuple[int, str]]:
+    """Let go the items that may start by now, in the order of the list. [step id, queue] of them."""
     waiting = Step.objects.filter(
         parent=fan, index__lt=fan.items_admitted, state=StepState.NOT_STARTED, held=True, gated=False
     )
-    found = list(waiting.values_list("pk", "queue"))
-    waiting.update(held=False, run_after=Greatest(F("run_after"), SagNow()), queue_by=SagNow() + F("queue_timeout"))
+    found = list(waiting.order_by("index").values_list("pk", "queue"))
+    if found and at_once is not None:
+        under_way = Step.objects.filter(parent=fan, held=False).exclude(ended_item(fan.role)).count()
+        found = found[: max(at_once - under_way, 0)]
+    Step.objects.filter(pk__in=[pk for pk, _ in found]).update(
+        held=False, run_after=Greatest(F("run_after"), SagNow()), queue_by=SagNow() + F("queue_timeout")
+    )
     return found
 
 
-def recount_items(fan: Step, *, reopened: int = 0) -> None:
-    """Before a fan-out goes on after failures: what is open and what has failed, counted anew."""
-    items = Step.objects.filter(parent=fan)
-    failed = items.filter(state=StepState.FAILED).exclude(remedy="").count() - reopened
-    ended = items.filter(state__in=[StepState.COMPLETED, StepState.SKIPPED]).count()
-    _guarded(fan, items_open=(fan.items_total or 0) - ended - failed, items_failed=failed)
+def hold_items(fan: Step) -> None:
+    """No further item of this fan-out starts."""
+    Step.objects.filter(parent=fan, state=StepState.NOT_STARTED, held=False).update(held=True)
+
+
+def recount_items(fan: Step, *, at_once: int | None) -> None:
+    """Where items that had ended are open again: what is open, what has failed and how many may start, counted anew."""
+    ended = Step.objects.filter(ended_item(fan.role), parent=fan)
+    failed = ended.filter(state=StepState.FAILED).count()
+    total = fan.items_total or 0
+    still_open = total - ended.count()
+    _guarded(
+        fan,
+        items_open=still_open,
+        items_failed=failed,
+        items_admitted=(at_once or total) + total - still_open if fan.role == Role.FORWARD else F("items_admitted"),
+    )
+
+
+def ended_item(role: str) -> Q:
+    """Items that count as ended. One that stands in front of a person does not, unless it is an undo: those all go on."""
+    undecided = ["", Remedy.ESCALATE] if role == Role.FORWARD else [""]
+    given_up = Q(state=StepState.FAILED) & ~Q(remedy__in=undecided)
+    return Q(state__in=[StepState.COMPLETED, StepState.SKIPPED]) | given_up
+
+
+def leave_the_close(job: Job) -> None:
+    """The scheduler closes this job, since more runs in it than its counter of open steps knows of."""
+    if not job.hooked:
+        _write_job(job, hooked=True)
 
 
 # --- doubt -----------------------------------------------------------------------------------------------------------
@@ -744,6 +803,7 @@ def begin_undo(
     )
     for row in rows:
         row.held = job.paused_at is not None or row.gated
+        row.version = job.seq
     Step.objects.bulk_create(rows)
 
 
@@ -772,6 +832,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
         stopping_undo=None,
         paused_at=None,
         finished_at=SagNow(),
+        **({"reason_detail": detail} if detail else {}),
     )
 
 
@@ -790,10 +851,14 @@ def reopen(job: Job, state: JobState, *, actor: str, reason: str) -> None:
 
 def go_forward_again(job: Job, rows: Sequence[Step], *, replaced: Sequence[Step]) -> None:
     """New rows of the next generation for steps that were undone or skipped; the old ones stay, with their undos."""
-    Step.objects.filter(pk__in=[step.pk for step in replaced]).update(superseded=True)
+    old = [step.pk for step in replaced]
+    Step.objects.filter(Q(pk__in=old) | Q(parent__in=old), job=job).update(superseded=True)
+    number = _next_number(job)
+    for row in rows:
+        row.version = number
     Step.objects.bulk_create(rows)
     names = [row.name for row in rows]
-    _event(job, _next_number(job), "steps.renewed", actor="scheduler", data={"steps": names})
+    _event(job, number, "steps.renewed", actor="scheduler", data={"steps": names})
 
 
 def count_open_steps(job: Job, count: int) -> None:
@@ -802,18 +867,20 @@ def count_open_steps(job: Job, count: int) -> None:
 
 
 def set_deadlines() -> int:
-    """Begin the time of jobs that have a limit, now that their start has committed. How many."""
+    """Begin the time of jobs that have a limit, now that their start has committed, or later if they begin later. How many."""
     begun = Job.objects.filter(
         state=JobState.RUNNING, stopping_at__isnull=True, time_limit__isnull=False, deadline__isnull=True
     )
+    first = Step.objects.filter(job_id=OuterRef("pk"), waiting_for=0, parent__isnull=True).order_by("run_after")
+    begins = Greatest(SagNow(), Subquery(first.values("run_after")[:1]))
     with transaction.atomic():
         free = begun.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True)[:500]
-        return Job.objects.filter(pk__in=list(free)).update(deadline=SagNow() + F("time_limit"))
+        return Job.objects.filter(pk__in=list(free)).update(deadline=begins + F("time_limit"))
 
 
-def told_parent(job_id: uuid.UUID) -> None:
-    """The step that waited for this job has heard of its end."""
-    Job.objects.filter(pk=job_id, told_parent_at__isnull=True).update(told_parent_at=SagNow())
+def told_parent(job: Job) -> None:
+    """The step that waited for this job has heard of this end of it, which may not be its last."""
+    Job.objects.filter(pk=job.pk, seq=job.seq, told_parent_at__isnull=True).update(told_parent_at=SagNow())
 
 
 def pause(job: Job, *, actor: str, reason: str) -> None:
@@ -839,8 +906,10 @@ def hold(job: Job) -> None:
 def let_go(job: Job) -> None:
     """Put them back, but neither those that wait at a gate nor the items whose turn has not come."""
     held = Step.objects.filter(job=job, state=StepState.NOT_STARTED, held=True, gated=False, parked=False)
-    its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"))
-    held.filter(its_turn).update(held=False)
+    its_turn = Q(parent__isnull=True) | Q(index__lt=F("parent__items_admitted"), parent__state=StepState.RUNNING)
+    # The time in the queue begins anew with the first ring.
+    due = Greatest(F("run_after"), SagNow())
+    held.filter(its_turn).update(held=False, ring_after=due, rings=0, queue_by=due + F("queue_timeout"))
 
 
 def recount(job: Job, counts: Mapping[int, int]) -> None:
@@ -891,9 +960,9 @@ def keep_once(step_id: int, *, name: str, result: Any) -> None:
 
 
 @in_transaction
-def forget_once(step_id: int, *, name: str) -> None:
-    """The call is known not to have been made."""
-    Once.objects.filter(step_id=step_id, name=name, done_at__isnull=True).delete()
+def forget_once(step_id: int, *, name: str, attempt: int) -> None:
+    """The call that this attempt intended is known not to have been made."""
+    Once.objects.filter(step_id=step_id, name=name, attempt=attempt, done_at__isnull=True).delete()
 
 
 # --- breakers --------------------------------------------------------------------------------------------------------
@@ -970,7 +1039,9 @@ def unpark_held(agent: str) -> None:
 def announce(agent: Agent) -> None:
     """A worker says what it can do. Steps that wait for this agent in another queue follow it."""
     agent.announced_at = SagNow()
-    agent.save()
+    # `rate_next` stays: other workers count on it.
+    told = [field.name for field in Agent._meta.concrete_fields if field.name not in ("name", "rate_next")]
+    Agent.objects.bulk_create([agent], update_conflicts=True, unique_fields=["name"], update_fields=told)
     waiting = Step.objects.filter(agent=agent.name, state=StepState.NOT_STARTED)
     waiting.exclude(queue=agent.queue).update(queue=agent.queue)
     waiting.filter(limit_key="").exclude(limited=agent.has_limit).update(limited=agent.has_limit)

@@ -15,9 +15,11 @@ from typing import Any
 
 from workflows import broker, compensation, explanations, scheduler, transitions
 from workflows.clock import now
+from workflows.conf import conf
 from workflows.exceptions import DigestMismatch, InvalidInput, NotFound, StaleVersion, WrongState
 from workflows.models import Attempt, Job, Step
-from workflows.plans.plan import Plan
+from workflows.plans.json_values import plain
+from workflows.plans.plan import Plan, PlanStep
 from workflows.states import ErrorKind, JobState, Outcome, Reason, Remedy, Role, SettledBy, StepKind, StepState
 from workflows.transitions import in_transaction
 
@@ -59,11 +61,12 @@ def _stop(job: Job, why: Reason, *, undo: bool, actor: str, reason: str) -> None
     scheduler.move_on(job)
 
 
-def _check_not_past_pivot(job: Job) -> None:
-    pivot = compensation.pivot_passed(Plan.from_json(job.plan), _timeline(job))
+def _check_not_past_pivot(job: Job, names: Collection[str] | None = None) -> None:
+    pivot = compensation.pivot_passed(Plan.from_json(job.plan), _timeline(job), names)
     if pivot is not None:
         raise WrongState(
-            f"{pivot} is the point of no return, and it is done: the job can only go forward, or be stopped without undo.",
+            f"{pivot} is the point of no return, and it is done, or may be: the job can only go forward, or be stopped "
+            "without undo.",
             state=job.state,
             allowed=job_verbs(job),
         )
@@ -111,7 +114,7 @@ def retry_job(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = 
     Steps that were undone, or skipped because undo began, get new rows of the next generation, with keys of their own.
     """
     job = _locked_job(job_id, seen)
-    if "retries" not in job_verbs(job):
+    if job.state != JobState.FAILED:
         raise WrongState(
             f"The job is {job.state}; only a Failed one is tried again.", state=job.state, allowed=job_verbs(job)
         )
@@ -120,49 +123,86 @@ def retry_job(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = 
 
 
 def retry_locked(job: Job, *, actor: str, reason: str) -> None:
-    """The same for a job that is locked and Failed."""
-    steps = _timeline(job)
-    undos = [step for step in steps if step.role != Role.FORWARD]
-    failed_undos = [step for step in undos if step.state == StepState.FAILED]
-    if failed_undos:
-        transitions.reopen(job, JobState.COMPENSATING, actor=actor, reason=reason)
-        for step in failed_undos:
-            _retry_now(job, step, actor=actor, reason=reason)
+    """The same for a job that is locked and Failed. Raises WrongState where only a person's word leads on."""
+    scene = _scene(job)
+    way = way_on(job, scene.steps)
+    if way is None:
+        raise WrongState(
+            f"Nobody knows what became of {', '.join(_doubtful(job))}, and no retry finds it out: record a verdict first.",
+            state=job.state,
+            allowed=job_verbs(job),
+        )
+    transitions.reopen(job, way, actor=actor, reason=reason)
+    if way == JobState.COMPENSATING:
+        _retry_undos(job, compensation.plan_undo(scene).again, actor=actor, reason=reason)
+        for step in scene.steps:
+            if step.role == Role.RECHECK and step.state == StepState.FAILED:
+                _retry_now(job, step, actor=actor, reason=reason)
     else:
-        transitions.reopen(job, JobState.RUNNING, actor=actor, reason=reason)
-        _renew(job, steps)
+        _renew(job, scene)
         for step in _timeline(job):
-            if (
-                step.role == Role.FORWARD
-                and step.state == StepState.FAILED
-                and step.remedy not in transitions.COUNTED_OFF
-            ):
+            if step.state == StepState.FAILED and step.remedy not in transitions.COUNTED_OFF:
                 _retry_now(job, step, actor=actor, reason=reason)
         _recount(job)
     scheduler.move_on(job)
     scheduler.ring_for_ready(job)
 
 
-def _renew(job: Job, steps: Sequence[Step]) -> None:
-    """New rows where the old ones were undone, or were skipped when that began; and for all that depends on them."""
-    plan = Plan.from_json(job.plan)
-    forward = {step.name: step for step in steps if step.role == Role.FORWARD}
-    again = {name for name, step in forward.items() if compensation.undo_of(step, steps) or _was_skipped_by_undo(step)}
+def way_on(job: Job, steps: Sequence[Step]) -> JobState | None:
+    """Where a retry of a Failed job leads: to its undos that failed, else forward. None where only a verdict leads on.
+
+    An undo of the whole job that left but a doubt has nothing to try again. And what was undone in part is not done again
+    while nobody knows whether a step in it was done: a step in doubt never gets a new key.
+    """
+    undos = [step for step in steps if step.role != Role.FORWARD]
+    if any(step.state == StepState.FAILED for step in undos):
+        return JobState.COMPENSATING
+    if not undos:
+        return JobState.RUNNING
+    back = compensation.taken_back(Plan.from_json(job.plan), steps)
+    return JobState.RUNNING if job.partial and not back & _doubtful(job).keys() else None
+
+
+def _doubtful(job: Job) -> dict[str, str]:
+    """{name: address} of the forward steps and items of which nobody knows whether they were done."""
+    rows = Step.objects.filter(job=job, role=Role.FORWARD, superseded=False).in_doubt().order_by("seq")
+    return {step.name: step.address for step in rows}
+
+
+def _retry_undos(job: Job, undos: Sequence[compensation.Again], *, actor: str, reason: str) -> None:
+    """In the order of the first time."""
+    for again in undos:
+        transitions.line_up(again.undo, waiting_for=again.waiting_for, releases=again.releases)
+        _retry_now(job, again.undo, actor=actor, reason=reason)
+
+
+def _renew(job: Job, scene: compensation.Scene) -> None:
+    """New rows for what was undone, or skipped when that began, and for all that depends on it.
+
+    What could not be undone is not done twice: it stays, with its result.
+    """
+    forward = {step.name: step for step in scene.steps if step.role == Role.FORWARD}
+    back = compensation.taken_back(scene.plan, scene.steps)
+    again = [
+        step.name
+        for step in scene.plan.steps
+        if step.name in back and not compensation.stays(step, forward[step.name], scene.steps)
+    ]
     if not again:
         return
-    seq = max(Step.objects.filter(job=job).values_list("seq", flat=True)) + 1
-    number = {name: seq + n for n, name in enumerate(name for name in forward if name in again)}
-    rows = [_next_generation(forward[name], number, plan, again) for name in number]
-    replaced = [step for step in steps if (step.undoes.name if step.undoes else step.name) in again]
+    number = {name: scene.seq + n for n, name in enumerate(again)}
+    order = compensation.forward_order(scene.plan, number)
+    rows = [_next_generation(forward[name], number, order, gated=scene.plan.step(name).gated) for name in again]
+    replaced = [step for step in scene.steps if _what_it_is_for(step) in number]
     transitions.go_forward_again(job, rows, replaced=replaced)
 
 
-def _was_skipped_by_undo(step: Step) -> bool:
-    return step.state == StepState.SKIPPED and step.skip_reason == scheduler.BEFORE_UNDO
+def _what_it_is_for(step: Step) -> str:
+    """The step of the plan that this row does, or undoes."""
+    return step.name if step.undoes is None else step.undoes.name
 
 
-def _next_generation(old: Step, number: dict[str, int], plan: Plan, again: Collection[str]) -> Step:
-    planned = plan.steps[old.place]
+def _next_generation(old: Step, number: dict[str, int], order: dict[str, set[str]], *, gated: bool) -> Step:
     generation = old.generation + 1
     return Step(
         job_id=old.job_id,
@@ -175,15 +215,14 @@ def _next_generation(old: Step, number: dict[str, int], plan: Plan, again: Colle
         agent=old.agent,
         queue=old.queue,
         idempotency_key=f"{old.job_id}:{old.name}:g{generation}",
-        waiting_for=sum(name in again for name in planned.after),
-        releases=[number[name] for name in plan.dependents(old.name) if name in again],
-        gated=planned.gated,
-        held=planned.gated,
+        waiting_for=len(order[old.name]),
+        releases=[number[name] for name in number if old.name in order[name]],
+        gated=gated,
+        held=gated,
         limited=old.limited,
         timeout=old.timeout,
         queue_timeout=old.queue_timeout,
         attempts_allowed=old.attempts_allowed,
-        version=old.version,
     )
 
 
@@ -207,7 +246,8 @@ def retry_step(
             state=step.state,
             allowed=step_verbs(job, step),
         )
-    if new_key and (step.error_kind != ErrorKind.PERMANENT or explanations.in_doubt(step)):
+    has_key = step.kind == StepKind.CALL and not step.is_fan_out
+    if new_key and (not has_key or step.error_kind != ErrorKind.PERMANENT or explanations.in_doubt(step)):
         raise WrongState(
             f"Step {name} keeps its key: only a definite, permanent failure says that nothing was done under it.",
             state=step.state,
@@ -215,19 +255,24 @@ def retry_step(
         )
     if new_key:
         transitions.renew_key(job, step, actor=actor, reason=reason)
-    if job.state == JobState.FAILED and step.role == Role.FORWARD and step.parent_id is None:
+    if job.state == JobState.FAILED and step.role == Role.FORWARD:
         retry_locked(job, actor=actor, reason=reason)
-        step.refresh_from_db()
-        return step
+        return step_at(job, name)
     if job.state == JobState.FAILED:
-        back = JobState.RUNNING if step.role == Role.FORWARD else JobState.COMPENSATING
-        transitions.reopen(job, back, actor=actor, reason=reason)
-    if step.parent_id is not None:
-        _reopen_fan_of(job, step, actor=actor, reason=reason)
-    _retry_now(job, step, actor=actor, reason=reason)
+        transitions.reopen(job, JobState.COMPENSATING, actor=actor, reason=reason)
+    _retry_in_place(job, step, actor=actor, reason=reason)
     _recount(job)
     scheduler.move_on(job)
     return step
+
+
+def _retry_in_place(job: Job, step: Step, *, actor: str, reason: str) -> None:
+    """This step alone, with the fan-out that it is an item of."""
+    if step.parent_id is not None:
+        _reopen_fan_of(job, step, actor=actor, reason=reason)
+    _retry_now(job, step, actor=actor, reason=reason)
+    if step.parent_id is not None:
+        scheduler.go_on_with_items(job, step)
 
 
 def _reopen_fan_of(job: Job, item: Step, *, actor: str, reason: str) -> None:
@@ -236,7 +281,7 @@ def _reopen_fan_of(job: Job, item: Step, *, actor: str, reason: str) -> None:
     if fan.state == StepState.FAILED:
         transitions.retry(job, fan, delay=timedelta(0), actor=actor, reason=reason, fresh_allowance=True)
     elif fan.state == StepState.RUNNING:
-        transitions.recount_items(fan, reopened=1)
+        transitions.uncount_item(item)
 
 
 def _retry_now(job: Job, step: Step, *, actor: str, reason: str) -> None:
@@ -302,25 +347,18 @@ def preview(job_id: uuid.UUID, *, down_to: str | None = None) -> Preview:
 def _preview(job: Job, scene: compensation.Scene, down_to: str | None) -> Preview:
     names = _names_down_to(job, scene.plan, down_to)
     calls = [call for step in _in_order_of_undo(scene, names) for call in _calls_of(scene, step)]
-    not_undone = [
-        {"step": step.name, "why": why}
-        for step in scene.steps
-        if (names is None or step.name in names) and (why := _why_not(scene, step)) is not None
-    ]
-    running = [
-        step.name
-        for step in scene.steps
-        if step.role == Role.FORWARD and step.state == StepState.RUNNING and (names is None or step.name in names)
-    ]
+    forward = [step for step in scene.steps if step.role == Role.FORWARD and (names is None or step.name in names)]
+    not_undone = [{"step": step.name, "why": why} for step in forward if (why := _why_not(scene, step)) is not None]
+    left_in_doubt = [step.name for step in forward if _why_not(scene, step) and _is_in_doubt(step)]
     seen = [[step.pk, step.version, step.state, step.attempt, step.items_open] for step in scene.steps]
     facts = json.dumps([str(job.pk), job.state, down_to, seen, calls], sort_keys=True)
     return Preview(
         digest=hashlib.sha256(facts.encode()).hexdigest(),
         steps=calls,
         not_undone=not_undone,
-        in_doubt=[call["step"] for call in calls if call["in_doubt"]],
-        running=running,
-        pivot=compensation.pivot_passed(scene.plan, scene.steps),
+        in_doubt=[call["step"] for call in calls if call["in_doubt"]] + left_in_doubt,
+        running=[step.name for step in forward if step.state == StepState.RUNNING],
+        pivot=compensation.pivot_passed(scene.plan, scene.steps, names),
         down_to=down_to,
     )
 
@@ -335,14 +373,9 @@ def _names_down_to(job: Job, plan: Plan, down_to: str | None) -> set[str] | None
 
 def _in_order_of_undo(scene: compensation.Scene, names: Collection[str] | None) -> list[Step]:
     """Those to be undone, the first to begin first; with those whose undo has failed and will be tried again."""
-    again = [
-        step
-        for step in scene.steps
-        if (undo := compensation.undo_of(step, scene.steps)) is not None
-        and undo.state == StepState.FAILED
-        and (names is None or step.name in names)
-    ]
-    originals = {**scene.originals(names), **{step.name: step for step in again}}
+    failed = scene.failed_undos(names)
+    again = {step.name: step for step in scene.steps if step.role == Role.FORWARD and step.name in failed}
+    originals = {**scene.originals(names), **again}
     order = compensation.undo_order(scene.plan, set(originals))
     placed: list[str] = []
     left = sorted(originals, key=lambda name: originals[name].seq, reverse=True)
@@ -358,7 +391,10 @@ def _calls_of(scene: compensation.Scene, step: Step) -> list[dict[str, Any]]:
     operation = planned.compensation or f"undo of the job that {step.name} started"
     rows = [step]
     if step.is_fan_out:
-        rows = list(Step.objects.filter(parent=step).with_effects().prefetch_related("attempts").order_by("index"))
+        items = Step.objects.filter(parent=step).with_effects().prefetch_related("attempts").order_by("index")
+        undo = compensation.undo_of(step, scene.steps)
+        # Where an undo has failed, only the items whose own has are asked for again.
+        rows = list(items if undo is None else items.filter(undos__parent=undo, undos__state=StepState.FAILED))
     return [
         {
             "step": row.address,
@@ -406,10 +442,9 @@ def compensate(
             state=job.state,
         )
     if job.state == JobState.RUNNING and down_to is None:
+        _check_not_past_pivot(job)
         _stop(job, Reason.OPERATOR, undo=True, actor=actor, reason=reason)
         return job
-    if job.state == JobState.RUNNING and any(step.state == StepState.RUNNING for step in scene.steps):
-        raise WrongState("A part is undone only while nothing runs: pause the job first.", state=job.state)
     undo_ended(job, scene, actor=actor, reason=reason, why=Reason.OPERATOR, down_to=down_to)
     return job
 
@@ -419,33 +454,74 @@ def undo_ended(
 ) -> None:
     """Undo a locked job in which nothing runs: one that has ended, or a part of one that has not."""
     names = _names_down_to(job, scene.plan, down_to)
-    rows = compensation.plan_undo(scene, names)
-    failed = [
-        undo
-        for step in scene.steps
-        if (undo := compensation.undo_of(step, scene.steps)) is not None
-        and undo.state == StepState.FAILED
-        and (names is None or step.name in names)
-    ]
-    if not rows and not failed:
+    _check_not_past_pivot(job, names)
+    undo = compensation.plan_undo(scene, names)
+    if not undo.rows and not undo.again:
         raise WrongState("There is nothing to undo.", state=job.state, allowed=job_verbs(job))
-    partial = down_to is not None
-    detail = f"Undone down to {down_to}: {reason}" if partial else reason
+    if down_to is not None and names is not None:
+        _check_part(job, scene, names, down_to)
+    detail = reason if down_to is None else f"Undone down to {down_to}: {reason}"
     if job.state == JobState.RUNNING:
+        if job.paused_at is not None:
+            transitions.resume(job, actor=actor, reason="The undo lifts the pause.")
         transitions.stop(job, reason=why, detail=detail, undo=True, actor=actor)
+    forward = [step for step in scene.steps if step.role == Role.FORWARD]
+    for step in forward:
+        if step.state == StepState.RUNNING:
+            transitions.wait_ended_badly(job, step, scheduler.STOPPED, actor="scheduler")
     scheduler.end_forward_steps(job, scene.steps, scene.evidence, names)
-    transitions.begin_undo(job, rows, actor=actor, why=detail, reason=why, partial=partial)
-    for undo in failed:
-        _retry_now(job, undo, actor=actor, reason=reason)
+    if names is not None:
+        rest = [step for step in forward if step.name not in names]
+        scheduler.end_failed_steps(job, rest, Remedy.WAIT, f"The job is undone down to {down_to}.")
+    transitions.begin_undo(job, undo.rows, actor=actor, why=detail, reason=why, partial=down_to is not None)
+    _retry_undos(job, undo.again, actor=actor, reason=reason)
     scheduler.move_on(job)
     scheduler.ring_for_ready(job)
+
+
+def _check_part(job: Job, scene: compensation.Scene, names: Collection[str], down_to: str) -> None:
+    """A part is undone only where the job can go forward over it again, and nothing is cut off that runs."""
+    for step in scene.steps:
+        if step.role != Role.FORWARD:
+            continue
+        planned = scene.plan.step(step.name)
+        undoable = compensation.can_be_undone(planned) or planned.undo_unnecessary
+        if step.state == StepState.RUNNING and (step.name not in names or not _only_waits(step)):
+            raise WrongState(
+                f"{step.name} runs. A part is undone only while nothing runs: pause the job, and wait for its end.",
+                state=job.state,
+                allowed=job_verbs(job),
+            )
+        if step.name in names and step.pk in scene.fans and not undoable and step.state != StepState.COMPLETED:
+            raise WrongState(
+                f"{step.name} is half done and cannot be undone, so that the job could not go forward over it again.",
+                state=job.state,
+                allowed=job_verbs(job),
+            )
+        if step.name == down_to and step.state == StepState.COMPLETED and _leaves_nothing(planned):
+            raise WrongState(
+                f"{down_to} left nothing that could be undone: name a step before it, or one behind it.",
+                state=job.state,
+                allowed=job_verbs(job),
+            )
+
+
+def _only_waits(step: Step) -> bool:
+    """Whether it may be ended at once: a timer, a signal, or a fan-out of which no item runs."""
+    if step.is_fan_out:
+        return not Step.objects.filter(parent=step, state=StepState.RUNNING).exists()
+    return step.kind in (StepKind.TIMER, StepKind.SIGNAL)
+
+
+def _leaves_nothing(planned: PlanStep) -> bool:
+    return planned.undo_unnecessary or planned.kind in (StepKind.TIMER, StepKind.SIGNAL)
 
 
 def _check_may_be_undone(job: Job) -> None:
     within = Plan.from_json(job.plan).compensate_within
     allowed = job_verbs(job)
-    if "compensation" in allowed:
-        _check_not_past_pivot(job)
+    ordinary = job.state == JobState.RUNNING and job.stopping_at is None
+    if ordinary or _may_be_undone_late(job):
         return
     if job.state == JobState.COMPLETED and within is not None:
         raise WrongState(
@@ -485,17 +561,40 @@ def verdict(
             allowed=step_verbs(job, step),
         )
     transitions.resolve_doubts(job, step, Attempt.Resolution.PERSON, actor=actor, reason=reason)
-    forward_again = job.state == JobState.RUNNING and job.stopping_at is None
-    if not done:
-        if step.state == StepState.FAILED and step.remedy == Remedy.ESCALATE and forward_again:
-            _retry_now(job, step, actor=actor, reason=reason)
-    elif forward_again or (step.role != Role.FORWARD and job.state == JobState.COMPENSATING):
-        _settle(job, step, result, SettledBy.PERSON, actor=actor, reason=reason)
+    if done and step.state != StepState.COMPLETED:
+        _settle(job, step, _accepted_result(result), SettledBy.PERSON, actor=actor, reason=reason)
     else:
-        # Behind an end, or an undo, a step that turns out to be done keeps its state, and is undone where it can be.
+        # What has ended well keeps its state: another attempt did it. What was not done is tried again, or needs no undo.
         transitions.note_verdict(job, step, done=done, actor=actor, reason=reason)
-    scheduler.move_on(job)
+        if not done:
+            _after_not_done(job, step, actor=actor, reason=reason)
+    _end_anew(job, actor=actor, reason=reason)
     return step
+
+
+def _after_not_done(job: Job, step: Step, *, actor: str, reason: str) -> None:
+    if job.state == JobState.RUNNING and job.stopping_at is None:
+        if step.state == StepState.FAILED and step.remedy == Remedy.ESCALATE:
+            _retry_in_place(job, step, actor=actor, reason=reason)
+        scheduler.move_on(job)
+        return
+    for undo in Step.objects.filter(undoes=step, role=Role.UNDO, superseded=False):
+        never_began = undo.state == StepState.NOT_STARTED and undo.attempt == 0
+        if never_began or (undo.state == StepState.FAILED and not _is_in_doubt(undo)):
+            said = f"{step.address} is known not to have been done: there is nothing to undo."
+            _skip(job, undo, actor=actor, reason=said)
+    scheduler.move_on(job)
+
+
+def _end_anew(job: Job, *, actor: str, reason: str) -> None:
+    """A job whose undo had failed for want of this word alone ends as undone after all."""
+    if job.state != JobState.FAILED or job.partial:
+        return
+    steps = _timeline(job)
+    undos = [step for step in steps if step.role == Role.UNDO]
+    if undos and all(step.state != StepState.FAILED for step in undos) and not _doubtful(job):
+        transitions.reopen(job, JobState.COMPENSATING, actor=actor, reason=reason)
+        scheduler.move_on(job)
 
 
 @in_transaction
@@ -519,7 +618,7 @@ def give_result(
             state=step.state,
             allowed=step_verbs(job, step),
         )
-    by = SettledBy.PERSON
+    result, by = _accepted_result(result), SettledBy.PERSON
     if attempt is not None:
         late = Attempt.objects.filter(step=step, number=attempt, late_outcome=Outcome.COMPLETED).first()
         if late is None:
@@ -529,12 +628,44 @@ def give_result(
         transitions.take_from_worker(job, step, actor=actor, reason=reason)
     transitions.resolve_doubts(job, step, Attempt.Resolution.PERSON, actor=actor, reason=reason)
     _settle(job, step, result, by, actor=actor, reason=reason)
+    _end_anew(job, actor=actor, reason=reason)
     return step
+
+
+def _accepted_result(result: Any) -> Any:
+    """What a person gives as a result, as it is stored. Raises InvalidInput."""
+    faults: list[dict[str, str]] = []
+    stored = plain(result, faults, ("result",))
+    if not faults and len(json.dumps(stored).encode()) > conf.payload_limit:
+        faults = [{"pointer": "/result", "message": f"is larger than {conf.payload_limit} bytes"}]
+    if faults:
+        raise InvalidInput(f"The result is refused: {faults[0]['pointer']} {faults[0]['message']}", errors=faults)
+    return stored
 
 
 def _settle(job: Job, step: Step, result: Any, by: SettledBy, *, actor: str, reason: str) -> None:
     transitions.settle_by_word(job, step, result=result, settled_by=by, actor=actor, reason=reason)
+    if step.role != Role.FORWARD:
+        scheduler.resolve_doubts_by_success(job, step, by_probe=False)
+    _go_on_behind(job, step, actor=actor, reason=reason)
+
+
+def _skip(job: Job, step: Step, *, actor: str, reason: str) -> None:
+    if step.is_fan_out:
+        scheduler.leave_items(job, step, reason=reason)
+    transitions.skip(job, step, reason=reason, actor=actor, settled_by=SettledBy.PERSON)
+    _go_on_behind(job, step, actor=actor, reason=reason)
+
+
+def _go_on_behind(job: Job, step: Step, *, actor: str, reason: str) -> None:
+    """What a person has settled is counted off; with the last of its failed items the undo of a fan-out is mended too."""
     scheduler.go_on_behind(job, step)
+    if step.role == Role.UNDO and step.parent_id is not None:
+        fan = Step.objects.get(items=step.pk)
+        if fan.state == StepState.FAILED and not fan.items.filter(state=StepState.FAILED).exists():
+            by = SettledBy.PERSON
+            transitions.settle_by_word(job, fan, result=None, settled_by=by, actor=actor, reason=reason)
+            scheduler.go_on_behind(job, fan)
     scheduler.ring_for_ready(job)
 
 
@@ -550,9 +681,7 @@ def skip(job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: int | N
             state=step.state,
             allowed=step_verbs(job, step),
         )
-    transitions.skip(job, step, reason=reason, actor=actor)
-    scheduler.go_on_behind(job, step)
-    scheduler.ring_for_ready(job)
+    _skip(job, step, actor=actor, reason=reason)
     return step
 
 
@@ -562,11 +691,29 @@ def skip(job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: int | N
 def job_verbs(job: Job) -> list[str]:
     """What may be asked of this job now, as the nouns that its buttons and routes are named after."""
     if job.is_terminal:
-        undo = ["compensation"] if _may_be_undone_late(job) else []
-        return [*(["retries"] if job.state == JobState.FAILED else []), *undo]
+        return _verbs_after_the_end(job)
     ordinary = job.state == JobState.RUNNING and job.stopping_at is None
-    stop = ["cancellation", "compensation"] if ordinary else []
-    return [*stop, "resumption" if job.paused_at else "pause"]
+    verbs = ["cancellation"] if ordinary else []
+    if ordinary and _before_pivot(job):
+        verbs.append("compensation")
+    return [*verbs, "resumption" if job.paused_at else "pause"]
+
+
+def _verbs_after_the_end(job: Job) -> list[str]:
+    if not _may_be_undone_late(job):
+        return []
+    scene = _scene(job)
+    undo = compensation.plan_undo(scene)
+    verbs = ["retries"] if job.state == JobState.FAILED and way_on(job, scene.steps) is not None else []
+    if (undo.rows or undo.again) and compensation.pivot_passed(scene.plan, scene.steps) is None:
+        verbs.append("compensation")
+    return verbs
+
+
+def _before_pivot(job: Job) -> bool:
+    plan = Plan.from_json(job.plan)
+    pivotal = any(step.pivot for step in plan.steps)
+    return not pivotal or compensation.pivot_passed(plan, _timeline(job)) is None
 
 
 def _may_be_undone_late(job: Job) -> bool:
@@ -583,25 +730,45 @@ def _may_be_undone_late(job: Job) -> bool:
 
 def step_verbs(job: Job, step: Step) -> list[str]:
     """What may be asked of this step now."""
-    if step.superseded:
+    if step.superseded and step.role != Role.RECHECK:
         return []
-    in_doubt = explanations.in_doubt(step)
-    moving = job.state == JobState.RUNNING and job.stopping_at is None
-    if step.role != Role.FORWARD:
-        moving = job.state == JobState.COMPENSATING
-    plain = not step.is_fan_out and step.kind != StepKind.CHILD
     verbs = []
     if step.state == StepState.RUNNING and not step.is_fan_out and step.kind != StepKind.CHILD:
         verbs.append("cancellation")
     if step.state == StepState.FAILED and _may_be_tried_again(job, step):
         verbs.append("retries")
-    if moving and plain and step.state in (StepState.RUNNING, StepState.FAILED):
-        verbs.append("result")
-    if moving and not in_doubt and step.role == Role.FORWARD and _may_be_skipped(step):
-        verbs.append("skip")
-    if in_doubt and step.state in (StepState.FAILED, StepState.NOT_STARTED):
+    if _takes_a_word(job, step) and not _decided_by_others(job, step):
+        plain = not step.is_fan_out and step.kind != StepKind.CHILD
+        if plain and step.state in (StepState.RUNNING, StepState.FAILED):
+            verbs.append("result")
+        if step.role == Role.FORWARD and _may_be_skipped(step) and not _is_in_doubt(step):
+            verbs.append("skip")
+    if explanations.in_doubt(step) and step.state != StepState.RUNNING:
         verbs.append("verdict")
     return verbs
+
+
+def _takes_a_word(job: Job, step: Step) -> bool:
+    """Whether a person may still say what became of it: where it is under way, and where it has stopped the job."""
+    if step.role == Role.UNDO:
+        return job.state in (JobState.COMPENSATING, JobState.FAILED)
+    if step.role == Role.RECHECK:
+        return step.state == StepState.FAILED
+    if job.state == JobState.FAILED:
+        return not job.steps.filter(superseded=False).undoing().exists()
+    return job.state == JobState.RUNNING and job.stopping_at is None
+
+
+def _decided_by_others(job: Job, step: Step) -> bool:
+    """An approval with named approvers is theirs alone."""
+    return step.kind == StepKind.SIGNAL and bool(job.plan["steps"][step.place].get("approvers"))
+
+
+def _is_in_doubt(step: Step) -> bool:
+    """It, or an item of it."""
+    if step.is_fan_out:
+        return Step.objects.filter(parent=step).in_doubt().exists()
+    return explanations.in_doubt(step)
 
 
 def _may_be_skipped(step: Step) -> bool:
@@ -611,13 +778,12 @@ def _may_be_skipped(step: Step) -> bool:
 def _may_be_tried_again(job: Job, step: Step) -> bool:
     if step.remedy in transitions.COUNTED_OFF and step.released_at is not None:
         return False
-    undoing = job.state in (JobState.COMPENSATING, JobState.FAILED)
     if step.role == Role.UNDO:
-        return undoing
+        return job.state in (JobState.COMPENSATING, JobState.FAILED)
     if step.role == Role.RECHECK:
-        return undoing or job.state == JobState.COMPENSATED
+        return True
     if job.state == JobState.FAILED:
-        return not job.steps.filter(superseded=False).undoing().exists()
+        return way_on(job, _timeline(job)) == JobState.RUNNING
     return job.state == JobState.RUNNING and job.stopping_at is None
 
 

@@ -11,6 +11,7 @@ from workflows.plans.declaration import WorkflowType
 from workflows.plans.inputs import accepted
 from workflows.plans.json_values import fault_in_text
 from workflows.plans.plan import OnFailure, Plan
+from workflows.timing.declared import Recurring
 
 if TYPE_CHECKING:
     from workflows.models import Job
@@ -43,6 +44,9 @@ class Workflow(metaclass=WorkflowType):
 
     after_failure: ClassVar[str | None] = None
     """The same for a job that has ended in any other way."""
+
+    schedule: ClassVar[Recurring | None] = None
+    """When jobs are started by themselves, without input; None: when somebody starts them."""
 
     name: ClassVar[str]
     plan: ClassVar[Plan]

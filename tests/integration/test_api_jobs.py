@@ -20,6 +20,8 @@ STEP_FIELDS = (
     "progress result error in_doubt undoes started_at finished_at waiting_because counts"
 )
 
+DETAIL_FIELDS = "kind generation item child settled_by skip_reason retry timeouts verbs attempts"
+
 
 class ApiSale(Workflow):
     """Two steps of the engine's pretend services: the first can be undone."""
@@ -145,7 +147,7 @@ def test_a_step_shows_each_attempt_with_what_was_sent_and_a_late_word_as_evidenc
     job_id = sell(program)
     claimed = engine.claim(named(Job.objects.get(pk=job_id), "a"), "worker-1")
     running = program.get(f"jobs/{job_id}/steps/a").json()
-    assert list(running) == [*STEP_FIELDS.split(), "attempts"]
+    assert list(running) == [*STEP_FIELDS.split(), *DETAIL_FIELDS.split()]
     assert running["state"] == "Running"
     assert running["waiting_because"].startswith("a runs on worker-1, attempt 1, under a lease until ")
     assert running["complete_by"] <= running["deadline"]

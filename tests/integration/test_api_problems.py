@@ -93,18 +93,28 @@ def test_the_openapi_document_is_valid_and_names_every_route_its_token_and_its_e
     assert response.status_code == 200
     assert document["openapi"].startswith("3.1")
     assert {path.removeprefix("/api/v1") for path in document["paths"]} == {
+        "/attention",
         "/bookings",
         "/bookings/{job_id}",
+        "/callbacks/{token}",
         "/jobs",
         "/jobs/{job_id}",
         "/jobs/{job_id}/cancellation",
+        "/jobs/{job_id}/compensation",
         "/jobs/{job_id}/events",
         "/jobs/{job_id}/pause",
         "/jobs/{job_id}/resumption",
         "/jobs/{job_id}/retries",
+        "/jobs/{job_id}/signals/{name}",
         "/jobs/{job_id}/steps/{step}",
         "/jobs/{job_id}/steps/{step}/cancellation",
+        "/jobs/{job_id}/steps/{step}/items",
+        "/jobs/{job_id}/steps/{step}/result",
         "/jobs/{job_id}/steps/{step}/retries",
+        "/jobs/{job_id}/steps/{step}/skip",
+        "/jobs/{job_id}/steps/{step}/verdict",
+        "/workflows",
+        "/workflows/{name}",
     }
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
     for operations in document["paths"].values():
@@ -117,11 +127,12 @@ def test_the_openapi_document_is_valid_and_names_every_route_its_token_and_its_e
 
 def test_a_key_is_named_as_required_where_it_is() -> None:
     paths = APIClient().get("/api/v1/schema").json()["paths"]
+    seen = ("/retries", "/skip", "/result", "/verdict", "/compensation")
     for path, operations in paths.items():
-        if "post" in operations:
+        if "post" in operations and not path.endswith("/callbacks/{token}"):
             parameters = {entry["name"]: entry.get("required", False) for entry in operations["post"]["parameters"]}
             assert parameters["Idempotency-Key"] is path.endswith(("/bookings", "/jobs"))
-            assert parameters.get("If-Match", False) is path.endswith("/retries")
+            assert parameters.get("If-Match", False) is path.endswith(seen)
 
 
 def test_the_page_to_try_it_runs_no_script_but_its_own_files() -> None:

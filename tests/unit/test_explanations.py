@@ -21,7 +21,9 @@ PLAN = {
 
 
 def a_job(state: str = "Running", **fields: Any) -> Job:
-    return Job(workflow="Trip", state=state, plan=PLAN, **{"paused_at": None, "stopping_at": None, **fields})
+    return Job(
+        workflow="Trip", state=state, plan=PLAN, **{"paused_at": None, "stopping_at": None, "partial": False, **fields}
+    )
 
 
 def an_attempt(**fields: Any) -> Attempt:
@@ -49,6 +51,15 @@ def a_step(name: str = "hotel", *, seq: int = 0, attempts: list[Attempt] | None 
         "error_message": "",
         "remedy": "",
         "idempotency_key": f"job:{name}",
+        "kind": "call",
+        "gated": False,
+        "limited": False,
+        "limit_key": "",
+        "skip_reason": "",
+        "items_made": 0,
+        "items_open": 0,
+        "items_failed": 0,
+        "items_admitted": 0,
     }
     step = Step(name=name, seq=seq, **defaults | fields)
     step._prefetched_objects_cache = {"attempts": attempts or []}
@@ -172,7 +183,8 @@ def test_a_job_that_nobody_moves_is_left_to_the_supervisor() -> None:
 
 
 def test_progress_counts_forward_steps_and_tells_how_far_an_undo_is() -> None:
-    flight, hotel = a_step("flight", state="Completed"), a_step(state="Skipped")
+    before_undo = "Undo began before this step."
+    flight, hotel = a_step("flight", state="Completed"), a_step(state="Skipped", skip_reason=before_undo)
     assert explanations.progress([flight, hotel]) == {"done": 1, "total": 2, "message": "1 of 2 done"}
     undo = an_undo(flight, state="Completed")
     assert explanations.progress([flight, hotel, undo]) == {"done": 1, "total": 2, "message": "1 of 1 undone"}
@@ -271,6 +283,7 @@ def test_the_receipt_of_a_completed_job_warns_of_a_second_booking() -> None:
         "undone": [],
         "not_undone": [],
         "pending": [],
+        "more": {"undone": 0, "not_undone": 0, "pending": 0},
         "safe_to_retry_with_new_key": False,
     }
 

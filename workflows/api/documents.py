@@ -2,16 +2,26 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Self
+from inspect import cleandoc
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workflows import explanations
-from workflows.models import Attempt, Event, Job, Step
-from workflows.states import ErrorKind, JobState, Outcome, Reason, StepState
+from workflows import explanations, verbs
+from workflows.conf import conf
+from workflows.explanations import Circumstances
+from workflows.models import Attempt, Event, Job, Signal, Step
+from workflows.plans.plan import Plan, PlanStep
+from workflows.plans.retry import Retry
+from workflows.states import ErrorKind, JobState, Outcome, Reason, Role, SettledBy, StepKind, StepState
+from workflows.workflow import Workflow
 
 JOBS = "/api/v1/jobs"
 BOOKINGS = "/api/v1/bookings"
+
+MOST_ATTEMPTS = 100
+MOST_WAITS = 100
+MOST_CALLS = 500
 
 
 class Document(BaseModel):
@@ -40,7 +50,7 @@ class ErrorDocument(Document):
 
 
 class StepDocument(Document):
-    """One step as it is now. `index`, `progress` and `counts` are null for a step that is no fan-out."""
+    """One step as it is now. A fan-out is one step with `counts` of its items by state; an item has its `index`."""
 
     name: str
     index: int | None
@@ -54,20 +64,20 @@ class StepDocument(Document):
     complete_by: datetime | None = Field(description="Until when the running attempt holds its lease.")
     deadline: datetime | None = Field(description="The hard end of the running attempt.")
     run_after: datetime
-    progress: None
+    progress: dict[str, Any] | None = Field(description="What the running call last told of itself.")
     result: Any
     error: ErrorDocument | None
-    in_doubt: bool = Field(description="An attempt ended of which nobody knows what it did.")
+    in_doubt: bool = Field(description="An attempt, or one of an item, ended of which nobody knows what it did.")
     undoes: str | None
     started_at: datetime | None
     finished_at: datetime | None
     waiting_because: str | None
-    counts: None
+    counts: dict[str, int] | None = Field(description="Of a fan-out whose list is known: its items by state.")
 
     @classmethod
-    def of(cls, job: Job, step: Step, steps: Sequence[Step], now: datetime) -> Self:
-        """From a step of `steps`, which are all of the job's, as `for_timeline` gives them."""
-        return cls(**_fields_of(job, step, steps, now))
+    def of(cls, job: Job, step: Step, steps: Sequence[Step], now: datetime, known: Circumstances) -> Self:
+        """From a step of the job, and `steps`, all that stand for its plan, as `for_documents` gives them."""
+        return cls(**_fields_of(job, step, steps, now, known))
 
 
 class LateWord(Document):
@@ -117,19 +127,79 @@ class AttemptDocument(Document):
         )
 
 
-class StepWithAttempts(StepDocument):
-    """One step with every attempt at it."""
+class RetryDocument(Document):
+    """How often a step is tried, and how long it is waited in between; in seconds."""
 
-    attempts: list[AttemptDocument]
+    attempts: int
+    first: float
+    factor: float
+    cap: float
+    waits: list[float] = Field(
+        description="The longest wait before each further attempt; the real one is drawn below it."
+    )
 
     @classmethod
-    def of(cls, job: Job, step: Step, steps: Sequence[Step], now: datetime) -> Self:
-        attempts = [AttemptDocument.of(attempt) for attempt in step.attempts.all()]
-        return cls(**_fields_of(job, step, steps, now), attempts=attempts)
+    def of(cls, policy: Retry) -> Self:
+        bounds = [policy.bound(failures) for failures in range(1, min(policy.attempts, MOST_WAITS + 1))]
+        return cls(**policy.to_json(), waits=[bound.total_seconds() for bound in bounds])
+
+
+class TimeoutsDocument(Document):
+    """How long things may take, in seconds; null for as long as it takes."""
+
+    queue: float | None = Field(description="To stand ready without a worker.")
+    attempt: float = Field(description="One attempt.")
+    lease: float = Field(description="An attempt without a heartbeat of its worker.")
+    total: float | None = Field(description="All attempts together, with what is waited in between.")
+
+    @classmethod
+    def of(cls, step: Step, planned: PlanStep) -> Self:
+        # An undo takes the time that it needs.
+        total = planned.total_timeout if step.role == Role.FORWARD else None
+        return cls(
+            queue=None if step.queue_timeout is None else step.queue_timeout.total_seconds(),
+            attempt=step.timeout.total_seconds(),
+            lease=conf.lease,
+            total=None if total is None else total.total_seconds(),
+        )
+
+
+class StepWithAttempts(StepDocument):
+    """One step with its attempts, and what may be asked of it."""
+
+    kind: StepKind
+    generation: int = Field(description="2 and more for a row that goes forward again over one that was undone.")
+    item: Any = Field(description="Of an item: what it is about.")
+    child: str | None = Field(description="The job that this step started, or undoes.")
+    settled_by: SettledBy | None = Field(description="Who completed it, where that was not the answer of its call.")
+    skip_reason: str | None
+    retry: RetryDocument
+    timeouts: TimeoutsDocument
+    verbs: list[str] = Field(description="What may be asked for now, as the last part of the address to POST to.")
+    attempts: list[AttemptDocument] = Field(description=f"The last {MOST_ATTEMPTS} at most, oldest first.")
+
+    @classmethod
+    def of(cls, job: Job, step: Step, steps: Sequence[Step], now: datetime, known: Circumstances) -> Self:
+        planned = Plan.from_json(job.plan).steps[step.place]
+        child = known.children.get(step.pk)
+        attempts = list(step.attempts.all())[-MOST_ATTEMPTS:]
+        return cls(
+            **_fields_of(job, step, steps, now, known),
+            kind=StepKind(step.kind),
+            generation=step.generation,
+            item=step.item,
+            child=str(child.pk) if child else None,
+            settled_by=SettledBy(step.settled_by) if step.settled_by else None,
+            skip_reason=step.skip_reason or None,
+            retry=RetryDocument.of(planned.retry if step.role == Role.FORWARD else planned.undo_retry),
+            timeouts=TimeoutsDocument.of(step, planned),
+            verbs=verbs.step_verbs(job, step),
+            attempts=[AttemptDocument.of(attempt) for attempt in attempts],
+        )
 
 
 class Progress(Document):
-    """How far the forward steps are."""
+    """How far the forward steps are, each item of a fan-out counted as one."""
 
     done: int
     total: int
@@ -163,7 +233,7 @@ class JobDocument(Document):
     links: Links
 
     @classmethod
-    def of(cls, job: Job, steps: Sequence[Step], now: datetime) -> Self:
+    def of(cls, job: Job, steps: Sequence[Step], now: datetime, known: Circumstances) -> Self:
         return cls(
             id=str(job.pk),
             key=job.key,
@@ -174,10 +244,10 @@ class JobDocument(Document):
             paused=job.paused_at is not None,
             created_at=job.created_at,
             finished_at=job.finished_at,
-            steps=[StepDocument.of(job, step, steps, now) for step in steps],
-            needs_person=explanations.needs_person(job, steps),
-            progress=Progress(**explanations.progress(steps)),
-            waiting_because=explanations.waiting_because(job, steps, now),
+            steps=[StepDocument.of(job, step, steps, now, known) for step in steps],
+            needs_person=explanations.needs_person(job, steps, known),
+            progress=Progress(**explanations.progress(steps, known)),
+            waiting_because=explanations.waiting_because(job, steps, now, known),
             links=Links(**_links(job, JOBS)),
         )
 
@@ -223,16 +293,134 @@ class BookingDocument(Document):
     links: BookingLinks
 
     @classmethod
-    def of(cls, job: Job, steps: Sequence[Step], now: datetime) -> Self:
-        receipt = explanations.receipt(job, steps)
+    def of(cls, job: Job, steps: Sequence[Step], now: datetime, known: Circumstances) -> Self:
+        receipt = explanations.receipt(job, steps, known)
         return cls(
             id=str(job.pk),
             state=JobState(job.state),
             reason=Reason(job.reason) if job.reason else None,
             input=job.input,
-            steps=[StepDocument.of(job, step, steps, now) for step in steps],
+            steps=[StepDocument.of(job, step, steps, now, known) for step in steps],
             receipt=Receipt(**receipt) if receipt else None,
             links=BookingLinks(**_links(job, BOOKINGS), job=address(job)),
+        )
+
+
+class PlannedUndo(Document):
+    """One call that an undo would make."""
+
+    step: str
+    operation: str
+    key: str = Field(description="The key under which the step was done.")
+    reference: str | None
+    in_doubt: bool = Field(description="Nobody knows whether it was done; it is undone in any case.")
+
+
+class LeftAlone(Document):
+    """A step that was done, and that an undo would not touch."""
+
+    step: str
+    why: str
+
+
+class PreviewDocument(Document):
+    """What an undo would do now. It does exactly this, or, if anything has moved since, nothing (409)."""
+
+    digest: str = Field(description="Stands for all of this; to be sent with the POST.")
+    down_to: str | None
+    steps: list[PlannedUndo] = Field(description=f"In the order in which they begin; the first {MOST_CALLS} at most.")
+    total: int = Field(description="How many calls it would make.")
+    not_undone: list[LeftAlone]
+    in_doubt: list[str] = Field(description=f"The first {MOST_CALLS} at most.")
+    running: list[str] = Field(description="Still at work; what they turn out to have done is undone as well.")
+    pivot: str | None = Field(description="The point of no return, once it is passed: then the POST is refused.")
+
+    @classmethod
+    def of(cls, preview: verbs.Preview) -> Self:
+        return cls(
+            digest=preview.digest,
+            down_to=preview.down_to,
+            steps=[PlannedUndo(**call) for call in preview.steps[:MOST_CALLS]],
+            total=len(preview.steps),
+            not_undone=[LeftAlone(**step) for step in preview.not_undone],
+            in_doubt=preview.in_doubt[:MOST_CALLS],
+            running=preview.running,
+            pivot=preview.pivot,
+        )
+
+
+class SignalDocument(Document):
+    """What became of a signal: taken by the step that waited for it, kept until it does, or lost to an earlier one."""
+
+    name: str
+    outcome: Literal["kept", "taken", "lost"]
+    received_at: datetime
+
+    @classmethod
+    def of(cls, signal: Signal) -> Self:
+        return cls.model_validate(signal, from_attributes=True)
+
+
+class CallbackDocument(Document):
+    """What a callback did to its step; `ignored` where that had ended already."""
+
+    outcome: Literal["completed", "failed", "ignored"]
+
+
+class WorkflowDocument(Document):
+    """A plan as data. Durations are seconds."""
+
+    name: str
+    version: int
+    doc: str
+    input: dict[str, Any] | None = Field(description="The JSON Schema of the input; null where any object will do.")
+    steps: list[dict[str, Any]] = Field(
+        description="As they are stored with each job; what has its default is left out."
+    )
+    on_failure: str
+    deadline: float | None = Field(description="How long a job may take as a whole.")
+    compensate_within: float | None = Field(description="How long after it completed a job may still be undone.")
+    after_success: str | None
+    after_failure: str | None
+
+    @classmethod
+    def of(cls, workflow: type[Workflow]) -> Self:
+        plan = workflow.plan
+        return cls(
+            name=workflow.name,
+            version=plan.version,
+            doc=cleandoc(workflow.__doc__ or ""),
+            input=workflow.input.model_json_schema() if workflow.input else None,
+            steps=plan.to_json()["steps"],
+            on_failure=plan.on_failure,
+            deadline=plan.deadline.total_seconds() if plan.deadline else None,
+            compensate_within=plan.compensate_within.total_seconds() if plan.compensate_within else None,
+            after_success=plan.after_success,
+            after_failure=plan.after_failure,
+        )
+
+
+class AttentionDocument(Document):
+    """A job that the machine may not go on with alone."""
+
+    job: str
+    workflow: str
+    state: JobState
+    reasons: list[str]
+    since: datetime
+    verbs: list[str] = Field(description="What may be asked of the job now; each step has its own.")
+    links: Links
+
+    @classmethod
+    def of(cls, job: Job, steps: Sequence[Step], now: datetime, known: Circumstances) -> Self:
+        return cls(
+            job=str(job.pk),
+            workflow=job.workflow,
+            state=JobState(job.state),
+            reasons=explanations.needs_person(job, steps, known),
+            since=explanations.needs_person_since(job, steps, known),
+            verbs=verbs.job_verbs(job),
+            links=Links(**_links(job, JOBS)),
         )
 
 
@@ -241,7 +429,7 @@ class EventDocument(Document):
 
     seq: int = Field(description="The event's number within its job.")
     kind: str
-    step: str | None
+    step: str | None = Field(description="The step's address: a name, `name:index` for an item, `name.undo`.")
     attempt: int | None
     actor: str
     reason: str
@@ -281,6 +469,18 @@ class EventPage(Page):
     results: list[EventDocument]
 
 
+class ItemPage(Page):
+    results: list[StepDocument]
+
+
+class WorkflowPage(Page):
+    results: list[WorkflowDocument]
+
+
+class AttentionPage(Page):
+    results: list[AttentionDocument]
+
+
 class FieldError(Document):
     """One fault, and where it is: in the body, in the query or in a header."""
 
@@ -315,10 +515,10 @@ def _links(job: Job, collection: str) -> dict[str, str]:
     return {"status": f"{collection}/{job.pk}", "events": f"{here}/events", "cancel": f"{here}/cancellation"}
 
 
-def _fields_of(job: Job, step: Step, steps: Sequence[Step], now: datetime) -> dict[str, Any]:
+def _fields_of(job: Job, step: Step, steps: Sequence[Step], now: datetime, known: Circumstances) -> dict[str, Any]:
     return {
         "name": step.name,
-        "index": None,
+        "index": step.index,
         "operation": step.operation,
         "agent": step.agent,
         "state": StepState(step.state),
@@ -329,13 +529,13 @@ def _fields_of(job: Job, step: Step, steps: Sequence[Step], now: datetime) -> di
         "complete_by": step.complete_by,
         "deadline": step.deadline,
         "run_after": step.run_after,
-        "progress": None,
+        "progress": step.progress if step.state == StepState.RUNNING else None,
         "result": step.result,
         "error": ErrorDocument.of(step),
-        "in_doubt": explanations.in_doubt(step),
-        "undoes": step.undoes.name if step.undoes else None,
+        "in_doubt": explanations.in_doubt(step) or step.pk in known.doubts,
+        "undoes": step.undoes.address if step.undoes else None,
         "started_at": step.started_at,
         "finished_at": step.finished_at,
-        "waiting_because": explanations.step_waiting_because(job, step, steps, now),
-        "counts": None,
+        "waiting_because": explanations.step_waiting_because(job, step, steps, now, known),
+        "counts": known.counts.get(step.pk),
     }

@@ -1,73 +1,109 @@
-"""Pages of jobs, newest first, by keyset: what is there during the whole walk is met exactly once."""
+"""Pages by keyset: what is there during the whole walk is met exactly once."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 from django.core import signing
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from workflows.api.parameters import number, text
 from workflows.api.permissions import client_id
 from workflows.api.problems import InvalidCursor
-from workflows.models import Job
-from workflows.querysets import JobQuerySet
+from workflows.models import Job, Step
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 
+Row = TypeVar("Row", bound=Model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Generic[Row]):
+    """An order in which no two rows share a place. `beyond(place)` are the conditions (after it, before it)."""
+
+    by: tuple[str, ...]
+    place: Callable[[Row], list[Any]]
+    beyond: Callable[[list[Any]], tuple[Q, Q]]
+
+    def walk(self, rows: Any, cursor: "_Cursor | None") -> Any:
+        """The rows on the cursor's side of its place, the nearest first."""
+        if cursor is None:
+            return rows.order_by(*self.by)
+        after, before = self.beyond(cursor.place)
+        if not cursor.back:
+            return rows.filter(after).order_by(*self.by)
+        return rows.filter(before).order_by(*(name[1:] if name.startswith("-") else f"-{name}" for name in self.by))
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Cursor:
-    """A place between two jobs, and which way to go from it."""
+    """A place between two rows, and which way to go from it."""
 
-    newer: bool
-    created_at: datetime
-    id: str
+    back: bool
+    place: list[Any]
 
-    def beyond(self, jobs: JobQuerySet) -> JobQuerySet:
-        """The jobs on that side of the place, the nearest first."""
-        # The first condition repeats the others' bound on the leading column, for the index.
-        if self.newer:
-            after = Q(created_at__gt=self.created_at) | Q(id__gt=self.id)
-            return jobs.filter(after, created_at__gte=self.created_at).order_by("created_at", "id")
-        before = Q(created_at__lt=self.created_at) | Q(id__lt=self.id)
-        return jobs.filter(before, created_at__lte=self.created_at).newest_first()
+
+def _place_of_job(job: Job) -> list[Any]:
+    return [job.created_at.isoformat(), str(job.pk)]
+
+
+def _newer_and_older(place: list[Any]) -> tuple[Q, Q]:
+    # The last condition of each repeats the bound on the leading column, for the index.
+    at, job_id = datetime.fromisoformat(place[0]), place[1]
+    newer = (Q(created_at__gt=at) | Q(id__gt=job_id)) & Q(created_at__gte=at)
+    older = (Q(created_at__lt=at) | Q(id__lt=job_id)) & Q(created_at__lte=at)
+    return newer, older
+
+
+def _older_and_newer(place: list[Any]) -> tuple[Q, Q]:
+    newer, older = _newer_and_older(place)
+    return older, newer
+
+
+NEWEST_FIRST: Order[Job] = Order(by=("-created_at", "-id"), place=_place_of_job, beyond=_older_and_newer)
+OLDEST_FIRST: Order[Job] = Order(by=("created_at", "id"), place=_place_of_job, beyond=_newer_and_older)
+BY_INDEX: Order[Step] = Order(
+    by=("index",),
+    place=lambda item: [item.index],
+    beyond=lambda place: (Q(index__gt=place[0]), Q(index__lt=place[0])),
+)
 
 
 def page(
     request: Request,
-    jobs: JobQuerySet,
+    rows: "QuerySet[Row]",
     filters: Sequence[tuple[str, str]],
-    represent: Callable[[list[Job]], list[dict[str, Any]]],
+    represent: Callable[[list[Row]], list[dict[str, Any]]],
+    order: Order[Row],
 ) -> Response:
-    """One page of `jobs`, which `filters` (as the query has them) have narrowed already.
+    """One page of `rows`, which `filters` (as the query has them) have narrowed already.
 
     A cursor is good for one client, one list and one set of filters; any other is refused with InvalidCursor.
     """
     limit = number(request, "limit", DEFAULT_LIMIT, least=1, most=MAX_LIMIT)
     signer = _signer(request, filters)
     cursor = _read(text(request, "cursor"), signer)
-    found = list((cursor.beyond(jobs) if cursor else jobs.newest_first())[: limit + 1])
+    found = list(order.walk(rows, cursor)[: limit + 1])
     more, found = len(found) > limit, found[:limit]
-    if cursor and cursor.newer:
+    if cursor and cursor.back:
         found.reverse()
-    has_newer = more if cursor and cursor.newer else cursor is not None
-    has_older = more if not (cursor and cursor.newer) else True
+    has_previous = more if cursor and cursor.back else cursor is not None
+    has_next = more if not (cursor and cursor.back) else True
 
-    def link(job: Job, *, newer: bool) -> str:
-        here = _written(_Cursor(newer=newer, created_at=job.created_at, id=str(job.pk)), signer)
+    def link(row: Row, *, back: bool) -> str:
+        here = signer.sign_object([back, *order.place(row)])
         return f"{request.path}?{urlencode([*filters, ('limit', limit), ('cursor', here)])}"
 
     return linked(
         represent(found),
-        next=link(found[-1], newer=False) if found and has_older else None,
-        prev=link(found[0], newer=True) if found and has_newer else None,
+        next=link(found[-1], back=False) if found and has_next else None,
+        prev=link(found[0], back=True) if found and has_previous else None,
     )
 
 
@@ -84,16 +120,12 @@ def _signer(request: Request, filters: Sequence[tuple[str, str]]) -> signing.Sig
     return signing.Signer(salt=f"workflows.api.pagination {good_for}")
 
 
-def _written(cursor: _Cursor, signer: signing.Signer) -> str:
-    return signer.sign_object([cursor.newer, cursor.created_at.isoformat(), cursor.id])
-
-
 def _read(written: str | None, signer: signing.Signer) -> _Cursor | None:
     if written is None:
         return None
     try:
-        newer, created_at, job_id = signer.unsign_object(written)
+        back, *place = signer.unsign_object(written)
     except (signing.BadSignature, ValueError):
         fault = "was not given out for this list with these filters, or not to this client."
         raise InvalidCursor(errors=[{"parameter": "cursor", "message": fault}]) from None
-    return _Cursor(newer=newer, created_at=datetime.fromisoformat(created_at), id=job_id)
+    return _Cursor(back=back, place=place)

@@ -10,7 +10,7 @@ from workflows.api.documents import Problem
 from workflows.api.idempotency import LONGEST
 from workflows.api.pagination import DEFAULT_LIMIT, MAX_LIMIT
 from workflows.api.problems import CONTENT_TYPE
-from workflows.states import JobState
+from workflows.states import JobState, StepState
 
 _KEY_POLICY = (
     f"Your own name for this request, of 1 to {LONGEST} printable ASCII characters, quoted or bare. Sent again with the "
@@ -34,6 +34,10 @@ IF_NONE_MATCH = _header("If-None-Match", "The ETag that you have; the answer is 
 IF_MATCH = _header("If-Match", "The ETag that you saw; 412, and nothing is done, when it is no longer the present one.")
 IF_MATCH_REQUIRED = _header(
     "If-Match", "The ETag that you saw, or `*`; 412 when it is no longer the present one, 428 without.", required=True
+)
+DOWN_TO = _query("down_to", str, "Only this step, and all that depends on it; left out, the whole job.")
+ITEM_STATE = _query(
+    "state", str, "Only items in this state; may be given several times.", enum=StepState.values, many=True
 )
 WORKFLOW = _query("workflow", str, "Only jobs of this workflow.")
 FILTERS = [
@@ -73,7 +77,7 @@ class ApiSchema(AutoSchema):
         """The docstring of the method and its scopes."""
         view: Any = self.view
         needs = " or ".join(f"`{scope}`" for scope in view.scopes[self.method])
-        return f"{super().get_description()}\n\nScope: {needs}."
+        return f"{super().get_description()}\n\nScope: {needs or 'none, and no token'}."
 
     def _get_response_bodies(self, direction: Any = "response") -> dict[str, Any]:
         bodies: dict[str, Any] = super()._get_response_bodies(direction)

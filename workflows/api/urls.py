@@ -3,14 +3,14 @@
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from workflows.api.views import bookings, jobs, openapi, steps
+from workflows.api.views import attention, bookings, callbacks, jobs, openapi, steps, workflows
 from workflows.api.views.unknown import Unknown
 
 
 class StepName(StringConverter):
-    """A step's name, an undo's (`hotel.undo`) included."""
+    """The address of a step: its name, an undo's (`hotel.undo`), an item's (`deploy:3`)."""
 
-    regex = "[a-z][a-z0-9_.:]{0,79}"
+    regex = "[a-z][a-z0-9_.:]{0,119}"
 
 
 register_converter(StepName, "step")
@@ -25,9 +25,19 @@ urlpatterns = [
     path("jobs/<uuid:job_id>/retries", jobs.JobRetries.as_view()),
     path("jobs/<uuid:job_id>/pause", jobs.JobPause.as_view()),
     path("jobs/<uuid:job_id>/resumption", jobs.JobResumption.as_view()),
+    path("jobs/<uuid:job_id>/compensation", jobs.JobCompensation.as_view()),
+    path("jobs/<uuid:job_id>/signals/<step:name>", jobs.JobSignal.as_view()),
     path("jobs/<uuid:job_id>/steps/<step:step>", steps.StepDetail.as_view()),
     path("jobs/<uuid:job_id>/steps/<step:step>/cancellation", steps.StepCancellation.as_view()),
     path("jobs/<uuid:job_id>/steps/<step:step>/retries", steps.StepRetries.as_view()),
+    path("jobs/<uuid:job_id>/steps/<step:step>/skip", steps.StepSkip.as_view()),
+    path("jobs/<uuid:job_id>/steps/<step:step>/result", steps.StepResult.as_view()),
+    path("jobs/<uuid:job_id>/steps/<step:step>/verdict", steps.StepVerdict.as_view()),
+    path("jobs/<uuid:job_id>/steps/<step:step>/items", steps.StepItems.as_view()),
+    path("callbacks/<str:token>", callbacks.CallbackDetail.as_view()),
+    path("workflows", workflows.WorkflowList.as_view()),
+    path("workflows/<str:name>", workflows.WorkflowDetail.as_view()),
+    path("attention", attention.Attention.as_view()),
     path("schema", openapi.Schema.as_view(), name="api-schema"),
     path("docs", openapi.Docs.as_view(), name="api-docs"),
     re_path("", Unknown.as_view()),

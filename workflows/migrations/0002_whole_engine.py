@@ -472,9 +472,19 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="step",
             index=models.Index(
-                condition=models.Q(("items_total__gt", models.F("items_made")), ("state", "Running")),
+                condition=models.Q(("items_total__isnull", False), ("state", "Running")),
                 fields=["id"],
-                name="step_to_expand",
+                name="step_fan_outs",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="step",
+            index=models.Index(
+                condition=models.Q(
+                    ("gated", False), ("held", True), ("parent__isnull", False), ("state", "NotStarted")
+                ),
+                fields=["parent", "index"],
+                name="step_items_held",
             ),
         ),
         migrations.AddIndex(

@@ -1,4 +1,7 @@
-"""The durable store: what did happen. Rows are read here and written by `workflows.transitions` alone."""
+"""The durable store: what did happen. Rows are read here and written by `workflows.transitions` alone.
+
+Those of schedules and ticks are written by `workflows.ticks` and `workflows.schedules`.
+"""
 
 from workflows.models.agent import Agent
 from workflows.models.attempt import Attempt
@@ -8,8 +11,10 @@ from workflows.models.event import Event
 from workflows.models.idempotency import IdempotencyRecord
 from workflows.models.job import Job
 from workflows.models.once import Once
+from workflows.models.schedule import Schedule, ScheduleChange
 from workflows.models.signal import Signal
 from workflows.models.step import Step
+from workflows.models.tick import Tick
 from workflows.models.token import ApiToken
 
 __all__ = [
@@ -23,6 +28,9 @@ __all__ = [
     "IdempotencyRecord",
     "Job",
     "Once",
+    "Schedule",
+    "ScheduleChange",
     "Signal",
     "Step",
+    "Tick",
 ]

@@ -48,6 +48,8 @@ class Job(models.Model):
     # The step of another job that started this one, and waits for its end. That step may go before this job does.
     parent_step_id = models.BigIntegerField(null=True)
     told_parent_at = models.DateTimeField(null=True)
+    # Which due time of its schedule it stands for, however late it was started.
+    scheduled_for = models.DateTimeField(null=True)
     seq = models.IntegerField(db_default=0)
     open_steps = models.IntegerField()
     created_at = models.DateTimeField(db_default=SagNow())

@@ -2,7 +2,7 @@ from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 
 from workflows.clock import SagNow
 from workflows.models.invariants import Sound
@@ -133,14 +133,20 @@ class Step(models.Model):
                 condition=Q(state=StepState.NOT_STARTED, waiting_for=0, gated=True),
                 name="step_at_gate",
             ),
-            # Which fan-outs have items to be written?
+            # Which fan-outs are under way?
             models.Index(
                 fields=["id"],
-                condition=Q(state=StepState.RUNNING, items_total__gt=F("items_made")),
-                name="step_to_expand",
+                condition=Q(state=StepState.RUNNING, items_total__isnull=False),
+                name="step_fan_outs",
             ),
             # The items of a fan-out, in order; those of one state.
             models.Index(fields=["parent", "index"], condition=Q(parent__isnull=False), name="step_items"),
+            # Which of them wait for their turn?
+            models.Index(
+                fields=["parent", "index"],
+                condition=Q(parent__isnull=False, state=StepState.NOT_STARTED, held=True, gated=False),
+                name="step_items_held",
+            ),
             # How many run at this agent, or under this key, when there is a limit?
             models.Index(fields=["agent"], condition=Q(state=StepState.RUNNING, limited=True), name="step_at_limit"),
             models.Index(

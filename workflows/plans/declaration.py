@@ -12,18 +12,23 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, RootModel
 
-from workflows.exceptions import InvalidStep, InvalidWorkflow, PlanError, UnknownReference
+from workflows.exceptions import InvalidInput, InvalidStep, InvalidWorkflow, PlanError, UnknownReference
 from workflows.plans import registry
 from workflows.plans.arguments import fault_in_duration, fault_in_operation
 from workflows.plans.building import build_plan
 from workflows.plans.declared import Step
+from workflows.plans.inputs import accepted
 from workflows.plans.nearest import did_you_mean
 from workflows.plans.plan import OnFailure, Plan
 from workflows.plans.references import Pending
+from workflows.timing.declared import Recurring
 
 _STEP_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 _WORKFLOW_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_OPTIONS = ("version", "input", "compensate_within", "on_failure", "deadline", "after_success", "after_failure")
+_OPTIONS = (
+    *("version", "input", "compensate_within", "on_failure", "deadline", "after_success", "after_failure"),
+    "schedule",
+)
 
 
 class WorkflowType(type):
@@ -135,8 +140,19 @@ def _check_options(cls: Any) -> None:
         operation = getattr(cls, option)
         if operation is not None and (fault := fault_in_operation(operation)):
             raise InvalidWorkflow(f"{option} = {operation!r} {fault}")
+    if cls.schedule is not None and not isinstance(cls.schedule, Recurring):
+        raise InvalidWorkflow(f"schedule = {cls.schedule!r} must be Cron(…), Every(…) or At(…).")
     model = cls.input
     if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise InvalidWorkflow(f"input = {model!r} must be a pydantic model class, or None for any JSON object.")
     if model is not None and issubclass(model, RootModel):
         raise InvalidWorkflow(f"input = {model.__name__} must be a model with fields, since an input is an object.")
+    if cls.schedule is not None:
+        _check_starts_without_input(cls)
+
+
+def _check_starts_without_input(cls: Any) -> None:
+    try:
+        accepted(cls.name, cls.input, None)
+    except InvalidInput as error:
+        raise InvalidWorkflow(f"a workflow with a schedule is started without input. {error.message}") from error

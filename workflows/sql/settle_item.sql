@@ -1,5 +1,6 @@
 -- Completes an item of a fan-out and counts it off: the fan-out's row is updated in place, and where only so many items may
--- run at once the next one in the list is let go. The job is locked first, and no other row decides anything here.
+-- run at once the next one in the list is let go, unless the fan-out has failed meanwhile. The job is locked first, and no
+-- other row decides anything here.
 -- No row comes back when the fence does not hold, or the job is not an ordinary running one (then transitions decides).
 -- Result: one row; `next_id`, `queue` of the item that was let go; `attend`: the scheduler has to look at the job, since
 -- this was the last open item, or the one to be let go is not written yet (or since this statement began).
@@ -25,7 +26,7 @@ fan AS (
     SET items_open = s.items_open - 1, items_admitted = s.items_admitted + 1
     FROM done
     WHERE s.id = done.parent_id
-    RETURNING s.id, s.items_open, s.items_admitted, s.items_total
+    RETURNING s.id, s.state, s.items_open, s.items_admitted, s.items_total
 ),
 admitted AS (
     UPDATE sag_workflows_step s
@@ -33,7 +34,7 @@ admitted AS (
         ring_after = GREATEST(s.run_after, clock.now + %(ring_old)s), queue_by = clock.now + s.queue_timeout
     FROM fan, locked, clock
     WHERE s.parent_id = fan.id AND s.index = fan.items_admitted - 1 AND s.state = 'NotStarted' AND s.held AND NOT s.gated
-      AND locked.paused_at IS NULL
+      AND fan.state = 'Running' AND locked.paused_at IS NULL
     RETURNING s.id, s.queue
 ),
 numbered AS (

@@ -9,13 +9,13 @@ from rest_framework.response import Response
 from workflows.api import schema
 from workflows.api.documents import BOOKINGS, BookingDocument, BookingPage
 from workflows.api.idempotency import idempotent, key_of
-from workflows.api.pagination import page
+from workflows.api.pagination import NEWEST_FIRST, page
 from workflows.api.parsing import document_of
 from workflows.api.permissions import actor, client_id, visible_job, visible_jobs
-from workflows.api.preconditions import not_modified
-from workflows.api.views.base import READ, WRITE, ApiView, job_answer, with_steps
+from workflows.api.views.base import READ, WRITE, ApiView, job_answer, unchanged, with_steps
 from workflows.api.views.jobs import filtered
 from workflows.catalog.trip import TripBooking, TripRequest
+from workflows.models import Step
 
 
 class BookingList(ApiView):
@@ -27,7 +27,7 @@ class BookingList(ApiView):
     def get(self, request: Request) -> Response:
         """The bookings that this client may see, newest first."""
         jobs, filters = filtered(request, visible_jobs(request).filter(workflow=TripBooking.name))
-        return page(request, jobs, filters, lambda found: with_steps(found, BookingDocument))
+        return page(request, jobs, filters, lambda found: with_steps(found, BookingDocument), NEWEST_FIRST)
 
     @extend_schema(
         operation_id="book_trip",
@@ -54,4 +54,4 @@ class BookingDetail(ApiView):
     def get(self, request: Request, job_id: uuid.UUID) -> Response:
         """One booking: 200 in every state, with `Retry-After` while it is active and a receipt once it has ended."""
         job = visible_job(request, job_id, TripBooking.name)
-        return not_modified(request, job.seq) or job_answer(job, BookingDocument)
+        return unchanged(request, job.seq, Step.objects.of_plan().filter(job=job)) or job_answer(job, BookingDocument)

@@ -1,26 +1,36 @@
 """Jobs of any workflow: start, find, follow, and the verbs."""
 
 import uuid
-from typing import Protocol
+from typing import Any, Protocol
 
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from workflows import verbs
+from workflows import signals, verbs
 from workflows.api import schema
-from workflows.api.bodies import Cancellation, JobStart, Verb
-from workflows.api.documents import EventDocument, EventPage, JobDocument, JobPage, address
+from workflows.api.bodies import Cancellation, Compensation, JobStart, Verb
+from workflows.api.documents import (
+    EventDocument,
+    EventPage,
+    JobDocument,
+    JobPage,
+    PreviewDocument,
+    SignalDocument,
+    address,
+)
 from workflows.api.idempotency import idempotent
-from workflows.api.pagination import linked, page
+from workflows.api.pagination import NEWEST_FIRST, linked, page
 from workflows.api.parameters import choices, number, text
 from workflows.api.parsing import body_of
-from workflows.api.permissions import actor, client_id, visible_job, visible_jobs
-from workflows.api.preconditions import not_modified, version_seen
-from workflows.api.views.base import CANCEL, OPERATE, READ, WRITE, ApiView, job_answer, with_steps
+from workflows.api.permissions import Scope, actor, client_id, has_scope, visible_job, visible_jobs
+from workflows.api.preconditions import version_seen
+from workflows.api.views.base import CANCEL, OPERATE, READ, WRITE, ApiView, headers, job_answer, unchanged, with_steps
 from workflows.exceptions import InvalidInput, UnknownWorkflow
-from workflows.models import Event, Job
+from workflows.models import Event, Job, Signal, Step
 from workflows.plans import registry
 from workflows.querysets import JobQuerySet
 from workflows.states import JobState
@@ -62,7 +72,7 @@ class JobList(ApiView):
         if workflow := text(request, "workflow"):
             filters.append(("workflow", workflow))
             jobs = jobs.filter(workflow=workflow)
-        return page(request, jobs, filters, lambda found: with_steps(found, JobDocument))
+        return page(request, jobs, filters, lambda found: with_steps(found, JobDocument), NEWEST_FIRST)
 
     @extend_schema(
         operation_id="start_job", parameters=[schema.KEY_REQUIRED], request=JobStart, responses={202: JobDocument}
@@ -99,7 +109,7 @@ class JobDetail(ApiView):
     def get(self, request: Request, job_id: uuid.UUID) -> Response:
         """One job as it is now: 200 in every state, with `Retry-After` while it is active."""
         job = visible_job(request, job_id)
-        return not_modified(request, job.seq) or job_answer(job)
+        return unchanged(request, job.seq, Step.objects.of_plan().filter(job=job)) or job_answer(job)
 
 
 class JobEvents(ApiView):
@@ -134,6 +144,63 @@ class JobCancellation(ApiView):
         body = body_of(request, Cancellation)
         job = verbs.cancel(job_id, undo=body.undo, actor=actor(request), reason=body.reason, seen=seen)
         return job_answer(job, status=202, location=address(job))
+
+
+class JobCompensation(ApiView):
+    scopes = {"GET": READ, "POST": CANCEL}
+
+    @extend_schema(operation_id="preview_undo", parameters=[schema.DOWN_TO], responses={200: PreviewDocument})
+    def get(self, request: Request, job_id: uuid.UUID) -> Response:
+        """What undoing a job would do now: all of it, or down to one step. Changes nothing."""
+        job = visible_job(request, job_id)
+        preview = verbs.preview(job_id, down_to=text(request, "down_to"))
+        return Response(PreviewDocument.of(preview).on_the_wire(), headers=headers(job, job.seq))
+
+    @extend_schema(
+        operation_id="undo_job",
+        parameters=[schema.KEY, schema.IF_MATCH_REQUIRED],
+        request=Compensation,
+        responses={202: JobDocument},
+    )
+    @idempotent()
+    def post(self, request: Request, job_id: uuid.UUID) -> Response:
+        """Undo a job, exactly as its preview showed; also one that completed, as long as its workflow allows.
+
+        A client without `jobs:operate` undoes whole jobs of its own that run or have completed.
+        """
+        job = visible_job(request, job_id)
+        seen = version_seen(request, job.seq, required=True)
+        body = body_of(request, Compensation)
+        if not has_scope(request, Scope.OPERATE) and (body.down_to is not None or job.state == JobState.FAILED):
+            raise PermissionDenied(f"To repair a job needs a token with the scope {Scope.OPERATE}.")
+        job = verbs.compensate(
+            job_id, digest=body.digest, down_to=body.down_to, actor=actor(request), reason=body.reason, seen=seen
+        )
+        return job_answer(job, status=202, location=address(job))
+
+
+class JobSignal(ApiView):
+    scopes = {"POST": CANCEL}
+
+    @extend_schema(
+        operation_id="send_signal", parameters=[schema.KEY], request=OpenApiTypes.ANY, responses={202: SignalDocument}
+    )
+    @idempotent()
+    def post(self, request: Request, job_id: uuid.UUID, name: str) -> Response:
+        """Tell a job what one of its steps waits for. The body is what the step leaves as its result, any JSON.
+
+        An approval's body is `{"approved": true or false, "reason"}`. Where approvers are named, the token's user has to be
+        one of them, or in a group that is.
+        """
+        visible_job(request, job_id)
+        sent = signals.send(job_id, name, request.data, actor=actor(request), names=_names_of(request.user))
+        return Response(SignalDocument.of(Signal.objects.get(pk=sent.pk)).on_the_wire(), status=202)
+
+
+def _names_of(user: Any) -> set[str]:
+    """What somebody is called among approvers."""
+    groups = user.groups.values_list("name", flat=True)
+    return {user.get_username(), *(f"group:{name}" for name in groups)}
 
 
 class _Act(Protocol):
