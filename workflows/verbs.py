@@ -455,11 +455,11 @@ def undo_ended(
     """Undo a locked job in which nothing runs: one that has ended, or a part of one that has not."""
     names = _names_down_to(job, scene.plan, down_to)
     _check_not_past_pivot(job, names)
+    if down_to is not None and names is not None:
+        _check_part(job, scene, names, down_to)
     undo = compensation.plan_undo(scene, names)
     if not undo.rows and not undo.again:
         raise WrongState("There is nothing to undo.", state=job.state, allowed=job_verbs(job))
-    if down_to is not None and names is not None:
-        _check_part(job, scene, names, down_to)
     detail = reason if down_to is None else f"Undone down to {down_to}: {reason}"
     if job.state == JobState.RUNNING:
         if job.paused_at is not None:
