@@ -212,20 +212,6 @@ def is_settled(claimed: Claimed) -> bool:
 def _offer_place(step: Step) -> None:
     """A step under a limit has let go: who waits for its place is found by the worker that is rung."""
     if step.limited:
-        broker.ring_on_commit([(step.pk, step.queue)])
-
-
-@in_transaction
-def is_settled(claimed: Claimed) -> bool:
-    """Whether this very attempt completed its step. Asked under the lock, so that a commit on its way has ended."""
-    _, step = _locked(claimed.job_id, claimed.step_id)
-    completed = step.attempts.filter(number=claimed.attempt, token=claimed.token, outcome=Outcome.COMPLETED)
-    return not step.settled_by and completed.exists()
-
-
-def _offer_place(step: Step) -> None:
-    """A step under a limit has let go: who waits for its place is found by the worker that is rung."""
-    if step.limited:
         broker.ring_on_commit([(None, step.queue)])
 
 
