@@ -170,10 +170,15 @@ class Desk:
     def admit(self, tick: Tick, overlap: str) -> None:
         """Start it, or have it wait, or not, as the rule says for what finds another one at work."""
         tick.overlap = overlap
-        takes_turns = overlap == "buffer_all" or (tick.made_up and overlap in ("skip", "buffer_one"))
+        # What is made up for would skip itself, but for the first; and what is on time is not skipped on its account.
+        ahead = [*self.running, *self.waiting]
+        behind_late_ones = overlap == "skip" and all(other.made_up for other in ahead)
+        takes_turns = (
+            overlap == "buffer_all" or behind_late_ones or (tick.made_up and overlap in ("skip", "buffer_one"))
+        )
         if overlap == "allow":
             self._start_beside_others(tick)
-        elif not self.running and not self.waiting:
+        elif not ahead:
             self._start(tick)
         elif takes_turns:
             self._have_it_wait(tick)
