@@ -7,13 +7,22 @@ import pytest
 
 from agents import InDoubt, Permanent, Transient
 from tests.integration.engine import Beside, Engine, check_books, history, locked, state_of
-from tests.integration.test_undo_preview import ONE_TRY, Held, Inner, Outer, Tree, compensate, shown, undos
+from tests.integration.test_undo_preview import (
+    ONE_TRY,
+    HeldShown,
+    InnerShown,
+    OuterShown,
+    TreeShown,
+    compensate,
+    shown,
+    undos,
+)
 from workflows import Retry, Workflow, given, item, signal, signals, step, timer, verbs
 from workflows.exceptions import DigestMismatch, WrongState
 from workflows.models import Event, Job, Signal, Step
 
 
-class Line(Workflow):
+class LineInPart(Workflow):
     compensate_within = timedelta(days=1)
 
     a = step("shop.a", compensation="shop.undo_a")
@@ -21,7 +30,7 @@ class Line(Workflow):
     c = step("shop.c", compensation="shop.undo_c", input={"b": b})
 
 
-class Rollout(Workflow):
+class RolloutInPart(Workflow):
     compensate_within = timedelta(days=1)
 
     a = step("shop.a", compensation="shop.undo_a")
@@ -29,7 +38,7 @@ class Rollout(Workflow):
     c = step("shop.c", compensation="shop.undo_c", input={"all": b})
 
 
-class Waiting(Workflow):
+class WaitingInPart(Workflow):
     on_failure = "hold"
     compensate_within = timedelta(days=1)
 
@@ -56,7 +65,7 @@ def of_plan(job: Job) -> dict[str, tuple[str, int]]:
     return {row.name: (row.state, row.generation) for row in rows}
 
 
-def _done(engine: Engine, workflow: type[Workflow] = Line, input: Any = None) -> Job:
+def _done(engine: Engine, workflow: type[Workflow] = LineInPart, input: Any = None) -> Job:
     job = workflow.start(input)
     engine.pass_time(1)
     assert state_of(job) == "Completed"
@@ -67,7 +76,7 @@ def _done(engine: Engine, workflow: type[Workflow] = Line, input: Any = None) ->
 
 
 def test_the_step_and_all_that_depends_on_it_are_undone_and_nothing_else(engine: Engine) -> None:
-    job = _done(engine, Tree)
+    job = _done(engine, TreeShown)
     assert shown(job, down_to="b") == ["e", "b"]
     compensate(job, down_to="b")
     assert state_of(job) == "Compensating"
@@ -91,7 +100,7 @@ def test_the_digest_of_a_part_is_not_that_of_the_whole(engine: Engine) -> None:
 
 def test_a_part_of_a_running_job_is_undone_while_nothing_of_it_runs(engine: Engine) -> None:
     engine.says("shop.c", Permanent("no"), {})
-    job = Held.start()
+    job = HeldShown.start()
     engine.drain()
     compensate(job, down_to="b")
     engine.drain()
@@ -109,7 +118,7 @@ def test_a_part_of_a_running_job_is_undone_while_nothing_of_it_runs(engine: Engi
 def test_what_depends_on_an_undone_step_waits_for_its_new_row_and_has_a_new_one_too(engine: Engine) -> None:
     """c had failed, was never undone, and must not start before b is done again; nor under a key that knows b's old result."""
     engine.says("shop.c", Permanent("no"), {})
-    job = Held.start()
+    job = HeldShown.start()
     engine.drain()
     compensate(job, down_to="b")
     engine.drain()
@@ -121,7 +130,7 @@ def test_what_depends_on_an_undone_step_waits_for_its_new_row_and_has_a_new_one_
 
 
 def test_a_paused_job_is_undone_in_part_without_being_resumed_first(engine: Engine) -> None:
-    job = Line.start()
+    job = LineInPart.start()
     handed = engine.settle(engine.claim(at(job, "a"))).handed_over
     verbs.pause(job.pk, actor="operator:x", reason="look")
     engine.settle(handed)
@@ -138,7 +147,7 @@ def test_a_paused_job_is_undone_in_part_without_being_resumed_first(engine: Engi
 
 
 def test_while_a_call_is_under_way_no_part_is_undone(engine: Engine) -> None:
-    job = Line.start()
+    job = LineInPart.start()
     engine.settle(engine.claim(at(job, "a")))
     before = history(job)
     with pytest.raises(WrongState, match="b runs"):
@@ -148,7 +157,7 @@ def test_while_a_call_is_under_way_no_part_is_undone(engine: Engine) -> None:
 
 
 def test_a_timer_and_a_signal_that_are_waited_for_are_ended_and_waited_for_anew(engine: Engine) -> None:
-    job = Waiting.start()
+    job = WaitingInPart.start()
     engine.drain()
     engine.pass_time(31)
     assert at(job, "approval").state == "Running"
@@ -168,11 +177,11 @@ def test_a_timer_and_a_signal_that_are_waited_for_are_ended_and_waited_for_anew(
 
 
 def test_what_waits_beside_the_part_keeps_it_from_being_undone(engine: Engine) -> None:
-    class Beside2(Workflow):
+    class BesidesInPart(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
         word = signal()
 
-    job = Beside2.start()
+    job = BesidesInPart.start()
     engine.pass_time(1)
     with pytest.raises(WrongState, match="word runs"):
         compensate(job, down_to="a")
@@ -180,7 +189,7 @@ def test_what_waits_beside_the_part_keeps_it_from_being_undone(engine: Engine) -
 
 
 def test_a_step_that_left_nothing_is_no_place_to_undo_down_to(engine: Engine) -> None:
-    job = Waiting.start()
+    job = WaitingInPart.start()
     engine.drain()
     engine.pass_time(31)
     signals.send(job.pk, "approval", {}, actor="operator:x")
@@ -193,14 +202,14 @@ def test_a_step_that_left_nothing_is_no_place_to_undo_down_to(engine: Engine) ->
 
 
 def test_failed_steps_outside_the_part_are_left_alone_by_the_supervisor_and_tried_again_with_it(engine: Engine) -> None:
-    class Sides(Workflow):
+    class SidesInPart(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", retry=ONE_TRY)
 
     engine.says("shop.b", Permanent("no"), {})
-    job = Sides.start()
+    job = SidesInPart.start()
     engine.pass_time(1)
     compensate(job, down_to="a")
     swept = engine.sweep()
@@ -275,7 +284,7 @@ def test_a_part_can_be_undone_and_done_again_twice(engine: Engine) -> None:
 
 
 def test_two_parts_undone_one_after_the_other_are_done_again_together(engine: Engine) -> None:
-    job = _done(engine, Tree)
+    job = _done(engine, TreeShown)
     compensate(job, down_to="c")
     engine.drain()
     assert undos(engine) == ["e", "c"]
@@ -337,14 +346,14 @@ def test_a_failed_undo_of_a_part_is_tried_again_before_the_job_goes_forward(engi
 def test_what_could_not_be_undone_is_not_done_twice_and_what_follows_waits_through_it(engine: Engine) -> None:
     """b sends a letter: it cannot be taken back, so it is not sent again; c still waits for a."""
 
-    class Letter(Workflow):
+    class LetterInPart(Workflow):
         compensate_within = timedelta(days=1)
 
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a])
         c = step("shop.c", compensation="shop.undo_c", after=[b])
 
-    job = _done(engine, Letter)
+    job = _done(engine, LetterInPart)
     assert [entry["step"] for entry in verbs.preview(job.pk, down_to="a").not_undone] == ["b"]
     compensate(job, down_to="a")
     engine.drain()
@@ -359,7 +368,7 @@ def test_what_could_not_be_undone_is_not_done_twice_and_what_follows_waits_throu
 
 
 def test_what_leaves_nothing_to_undo_is_done_again_with_the_new_results(engine: Engine) -> None:
-    class Reading(Workflow):
+    class ReadingInPart(Workflow):
         compensate_within = timedelta(days=1)
 
         a = step("shop.a", compensation="shop.undo_a")
@@ -367,7 +376,7 @@ def test_what_leaves_nothing_to_undo_is_done_again_with_the_new_results(engine: 
         c = step("shop.c", compensation="shop.undo_c", input={"b": b})
 
     engine.says("shop.a", "A1", "A2")
-    job = _done(engine, Reading)
+    job = _done(engine, ReadingInPart)
     compensate(job, down_to="a")
     engine.drain()
     retry(job)
@@ -378,7 +387,7 @@ def test_what_leaves_nothing_to_undo_is_done_again_with_the_new_results(engine: 
 
 
 def test_steps_skipped_by_their_condition_or_as_needless_alternatives_are_decided_on_anew(engine: Engine) -> None:
-    class Either(Workflow):
+    class EitherInPart(Workflow):
         compensate_within = timedelta(days=1)
 
         a = step("shop.a", compensation="shop.undo_a")
@@ -393,7 +402,7 @@ def test_steps_skipped_by_their_condition_or_as_needless_alternatives_are_decide
 
     engine.says("shop.a", {"wanted": False}, {"wanted": True})
     engine.says("shop.b", {}, Permanent("sold out"))
-    job = _done(engine, Either)
+    job = _done(engine, EitherInPart)
     assert {name: state for name, (state, _) in of_plan(job).items()} == {
         "a": "Completed",
         "b": "Completed",
@@ -415,7 +424,7 @@ def test_steps_skipped_by_their_condition_or_as_needless_alternatives_are_decide
 
 
 def test_a_fan_out_is_undone_item_by_item_and_spread_again(engine: Engine) -> None:
-    job = _done(engine, Rollout, {"list": [1, 2]})
+    job = _done(engine, RolloutInPart, {"list": [1, 2]})
     compensate(job, down_to="b")
     engine.drain()
     assert undos(engine) == ["c", "b", "b"]
@@ -435,10 +444,10 @@ def test_a_fan_out_is_undone_item_by_item_and_spread_again(engine: Engine) -> No
 
 
 def test_a_fan_out_half_way_in_a_paused_job_is_undone_and_spread_again(engine: Engine) -> None:
-    class Slow(Workflow):
+    class SlowInPart(Workflow):
         a = step("shop.a", compensation="shop.undo_a", each=given["list"], input={"item": item}, at_once=1)
 
-    job = Slow.start({"list": [1, 2, 3]})
+    job = SlowInPart.start({"list": [1, 2, 3]})
     claimed = engine.claim(at(job, "a:0"))
     verbs.pause(job.pk, actor="operator:x", reason="look")
     with pytest.raises(WrongState, match="a runs"):
@@ -462,7 +471,7 @@ def test_a_fan_out_half_way_in_a_paused_job_is_undone_and_spread_again(engine: E
 
 
 def test_a_child_is_undone_and_started_again_as_another_job(engine: Engine) -> None:
-    job = _done(engine, Outer)
+    job = _done(engine, OuterShown)
     compensate(job, down_to="inner")
     engine.drain()
     assert undos(engine) == ["b", "f"]
@@ -470,7 +479,7 @@ def test_a_child_is_undone_and_started_again_as_another_job(engine: Engine) -> N
     retry(job)
     engine.drain()
     assert state_of(job) == "Completed"
-    children = Job.objects.filter(workflow=Inner.name).order_by("created_at")
+    children = Job.objects.filter(workflow=InnerShown.name).order_by("created_at")
     assert [inner.state for inner in children] == ["Compensated", "Completed"]
     assert len({inner.key for inner in children}) == 2
     check_books(job)
@@ -479,14 +488,14 @@ def test_a_child_is_undone_and_started_again_as_another_job(engine: Engine) -> N
 def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done_again(engine: Engine) -> None:
     """A step in doubt never gets a new key."""
 
-    class Half(Workflow):
+    class HalfInPart(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a], retry=ONE_TRY)
 
     engine.says("shop.b", InDoubt("lost"), {})
-    job = Half.start()
+    job = HalfInPart.start()
     engine.drain()
     compensate(job, down_to="a")
     engine.drain()
@@ -505,14 +514,14 @@ def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done
 
 
 def test_a_verdict_that_it_was_done_keeps_it_when_the_job_goes_forward_again(engine: Engine) -> None:
-    class Half(Workflow):
+    class HalfInPart(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a], retry=ONE_TRY)
 
     engine.says("shop.b", InDoubt("lost"), {})
-    job = Half.start()
+    job = HalfInPart.start()
     engine.drain()
     compensate(job, down_to="a")
     engine.drain()
@@ -528,13 +537,13 @@ def test_a_verdict_that_it_was_done_keeps_it_when_the_job_goes_forward_again(eng
 def test_the_second_asking_after_a_doubt_is_made_although_the_job_went_forward_meanwhile(engine: Engine) -> None:
     """A call of the first generation may land as long as its quiet time is not over."""
 
-    class Doubtful(Workflow):
+    class DoubtfulInPart(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", compensation="shop.undo_a", retry=ONE_TRY)
 
     engine.says("shop.a", InDoubt("lost"), {})
-    job = Doubtful.start()
+    job = DoubtfulInPart.start()
     engine.drain()
     compensate(job, down_to="a")
     engine.drain()
@@ -550,14 +559,14 @@ def test_the_second_asking_after_a_doubt_is_made_although_the_job_went_forward_m
 
 
 def test_a_second_asking_of_an_earlier_generation_that_fails_can_be_tried_again(engine: Engine) -> None:
-    class Doubtful(Workflow):
+    class DoubtfulInPart(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", compensation="shop.undo_a", retry=ONE_TRY)
 
     engine.says("shop.a", InDoubt("lost"), {})
     engine.says("shop.undo_a", {}, Permanent("closed"), {})
-    job = Doubtful.start()
+    job = DoubtfulInPart.start()
     engine.drain()
     compensate(job, down_to="a")
     engine.drain()
@@ -591,7 +600,7 @@ def test_a_retry_and_another_undo_at_once_one_wins_and_the_other_changes_nothing
 
 def test_the_old_rows_can_no_longer_be_acted_on(engine: Engine) -> None:
     engine.says("shop.c", Permanent("no"))
-    job = Held.start()
+    job = HeldShown.start()
     engine.drain()
     old = at(job, "c")
     compensate(job, down_to="b")
@@ -604,13 +613,13 @@ def test_the_old_rows_can_no_longer_be_acted_on(engine: Engine) -> None:
 
 
 def test_the_time_of_the_job_begins_anew_when_it_goes_forward_again(engine: Engine) -> None:
-    class Limited(Workflow):
+    class LimitedInPart(Workflow):
         compensate_within = timedelta(days=1)
         deadline = timedelta(minutes=5)
 
         a = step("shop.a", compensation="shop.undo_a")
 
-    job = _done(engine, Limited)
+    job = _done(engine, LimitedInPart)
     engine.ahead(1000)
     compensate(job, down_to="a")
     engine.drain()
@@ -625,13 +634,13 @@ def test_the_time_of_the_job_begins_anew_when_it_goes_forward_again(engine: Engi
 
 
 def test_a_retry_of_a_step_starts_its_time_as_a_whole_anew(engine: Engine) -> None:
-    class Whole(Workflow):
+    class WholeInPart(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", total_timeout=timedelta(seconds=60), retry=Retry(attempts=2, first=timedelta(seconds=1)))
 
     engine.says("shop.a", Permanent("no"), Transient("busy"), {})
-    job = Whole.start()
+    job = WholeInPart.start()
     engine.drain()
     engine.ahead(3600)
     verbs.retry_step(job.pk, "a", actor="operator:x", reason="mended")
