@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from workflows import broker, compensation, explanations, scheduler, transitions
+from workflows import broker, compensation, explanations, gates, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.exceptions import DigestMismatch, InvalidInput, NotFound, StaleVersion, WrongState
@@ -310,6 +310,7 @@ def pause(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None
 def resume(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None) -> Job:
     job = _locked_job(job_id, seen)
     if job.paused_at is not None:
+        gates.put_off_timers(job)
         transitions.resume(job, actor=actor, reason=reason)
         scheduler.move_on(job)
         scheduler.ring_for_ready(job)
