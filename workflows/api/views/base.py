@@ -50,7 +50,8 @@ def steps_of(jobs: Sequence[Job]) -> dict[Any, list[Step]]:
 def with_steps(jobs: Sequence[Job], document: type[_OfJob]) -> list[dict[str, Any]]:
     """The jobs of a page with their steps, in the same number of queries however many they are."""
     steps = steps_of(jobs)
-    known = explanations.around(jobs, [step for rows in steps.values() for step in rows])
+    all_steps = [step for rows in steps.values() for step in rows]
+    known = explanations.around(jobs, all_steps, receipts=document is BookingDocument)
     present = clock.now()
     return [document.of(job, steps[job.pk], present, known).on_the_wire() for job in jobs]
 
