@@ -44,6 +44,7 @@ def cancel(job_id: uuid.UUID, *, undo: bool, actor: str, reason: str, seen: int 
     return job
 
 
+@in_transaction
 def cancel_child(job_id: uuid.UUID, *, undo: bool, detail: str) -> None:
     """The parent of this job stops: so does it, as far as it still runs."""
     with_undo = undo

@@ -14,7 +14,7 @@ from workflows.models import Job, Step
 ONCE = Retry(attempts=1)
 
 
-# --- when ----------------------------------------------------------------------------------------------------------------
+# --- when ------------------------------------------------------------------------------------------------------------
 
 
 class Maybe(Workflow):
@@ -193,7 +193,7 @@ def test_a_step_that_is_to_start_later_is_looked_at_then(engine: Engine) -> None
     check_books(job)
 
 
-# --- otherwise -------------------------------------------------------------------------------------------------------------
+# --- otherwise -------------------------------------------------------------------------------------------------------
 
 
 class Hotel(Workflow):
@@ -316,7 +316,7 @@ def test_an_alternative_that_a_person_stopped_the_first_for_is_not_taken(engine:
     assert state_of(job) == "Compensated"
 
 
-# --- on_failure --------------------------------------------------------------------------------------------------------------
+# --- on_failure ------------------------------------------------------------------------------------------------------
 
 
 def test_a_step_that_may_fail_leaves_null_and_the_job_goes_on(engine: Engine) -> None:

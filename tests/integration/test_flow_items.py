@@ -51,7 +51,7 @@ def fails_for(*values: Any, error: type[Exception] = Permanent) -> Callable[[Any
     return answer
 
 
-# --- the list ----------------------------------------------------------------------------------------------------------
+# --- the list --------------------------------------------------------------------------------------------------------
 
 
 def test_every_item_is_done_and_the_results_keep_the_order_of_the_list(engine: Engine) -> None:
@@ -146,7 +146,7 @@ def test_each_item_has_a_key_an_index_and_a_history_of_its_own(engine: Engine) -
     assert {"step.claimed a:0", "step.claimed a:1", "step.completed a:0", "step.completed a:1"} <= set(history(job))
 
 
-# --- how many at once --------------------------------------------------------------------------------------------------
+# --- how many at once ------------------------------------------------------------------------------------------------
 
 
 def under_way(job: Job) -> int:
@@ -261,7 +261,7 @@ def test_a_fan_out_tried_again_never_runs_more_items_than_at_once(engine: Engine
     assert state_of(job) == "Completed"
 
 
-# --- how many may fail ---------------------------------------------------------------------------------------------------
+# --- how many may fail -----------------------------------------------------------------------------------------------
 
 
 def test_tolerated_failures_leave_null_in_their_place(engine: Engine) -> None:
@@ -388,7 +388,7 @@ def test_an_item_of_a_failed_fan_out_is_not_tried_again(engine: Engine) -> None:
     check_books(job)
 
 
-# --- a person --------------------------------------------------------------------------------------------------------------
+# --- a person --------------------------------------------------------------------------------------------------------
 
 
 def test_a_tolerated_item_that_a_person_skips_or_completes_is_not_counted_twice(engine: Engine) -> None:
@@ -448,7 +448,7 @@ def test_a_failed_job_tried_again_does_only_the_items_that_are_missing(engine: E
     check_books(job)
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------------
+# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 def test_items_come_in_batches_and_the_join_waits_for_the_last(engine: Engine, settings: Any) -> None:
@@ -564,7 +564,7 @@ def test_a_cancel_in_the_middle_of_the_writing_ends_clean(engine: Engine, settin
     check_books(job)
 
 
-# --- undo ------------------------------------------------------------------------------------------------------------------
+# --- undo ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_undo_over_many_items_is_written_in_batches_and_ends_once(engine: Engine, settings: Any) -> None:
@@ -611,7 +611,7 @@ def test_an_undo_that_fails_for_one_item_leaves_the_others_undone_and_a_person_t
     check_books(job)
 
 
-# --- children over a list ----------------------------------------------------------------------------------------------------
+# --- children over a list --------------------------------------------------------------------------------------------
 
 
 class Room(Workflow):
@@ -661,7 +661,7 @@ def test_a_child_of_a_list_whose_input_is_refused_counts_as_a_failed_item(engine
     check_books(job)
 
 
-# --- size ------------------------------------------------------------------------------------------------------------------
+# --- size ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_item_costs_the_same_number_of_statements_however_long_the_list(engine: Engine) -> None:

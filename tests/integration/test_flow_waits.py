@@ -24,7 +24,7 @@ def send(job: Job, name: str, payload: Any = None, actor: str = "client:x", **op
     return signals.send(job.pk, name, payload, actor=actor, **options)
 
 
-# --- timers --------------------------------------------------------------------------------------------------------------
+# --- timers ----------------------------------------------------------------------------------------------------------
 
 
 class Nap(Workflow):
@@ -148,7 +148,7 @@ def test_of_two_who_wake_a_timer_one_completes_it(engine: Engine) -> None:
     assert history(job).count("step.completed t") == 1
 
 
-# --- signals -----------------------------------------------------------------------------------------------------------------
+# --- signals ---------------------------------------------------------------------------------------------------------
 
 
 class Paid(Workflow):
@@ -353,7 +353,7 @@ def test_a_signal_that_comes_while_its_step_begins_to_wait_is_not_forgotten(engi
     check_books(job)
 
 
-# --- approvals -----------------------------------------------------------------------------------------------------------------
+# --- approvals -------------------------------------------------------------------------------------------------------
 
 
 class Release(Workflow):
@@ -428,7 +428,7 @@ def test_what_is_no_decision_is_refused(engine: Engine, payload: Any) -> None:
     assert outcomes(job) == []
 
 
-# --- callbacks -----------------------------------------------------------------------------------------------------------------
+# --- callbacks -------------------------------------------------------------------------------------------------------
 
 
 class Deferred(Workflow):
