@@ -24,15 +24,15 @@ KINDS = ["call", "call", "call", "timer", "signal", "child", "list", "list", "ch
 DEEDS = ["answer"] * 12 + ["lose", "time", "time", "sweep", "signal", "pause", "resume", "cancel", "retry", "callback"]
 
 
-class Infant(Workflow):
+class AnyInfant(Workflow):
     f = step("kiosk.f", compensation="kiosk.undo_f", retry=Retry(attempts=2))
     g = step("kiosk.g", when=told["more"], after=[f])
 
 
-class Crowd(Workflow):
+class AnyCrowd(Workflow):
     """Only to see that a child over a list is made of the same stuff."""
 
-    kids = child(Infant, each=told["list"], at_once=2, input={"more": item})
+    kids = child(AnyInfant, each=told["list"], at_once=2, input={"more": item})
 
 
 def _planned(name: str, **options: Any) -> PlanStep:
@@ -93,7 +93,7 @@ def _options(draw: Any, name: str, kind: str) -> dict[str, Any]:
             return {"kind": "signal", "operation": "", "wait": wait}
         case "child" | "children":
             policy = draw(st.sampled_from(["cancel", "wait", "abandon"]))
-            options = {"kind": "child", "operation": "", "child": "Infant", "on_parent_end": policy}
+            options = {"kind": "child", "operation": "", "child": "AnyInfant", "on_parent_end": policy}
             return options | (spread | {"input": {"more": {"$item": []}}} if kind == "children" else {})
         case "list":
             return {"compensation": undo, **spread}
@@ -279,7 +279,7 @@ def test_a_job_of_any_kinds_of_steps_ends_or_stands_before_a_person_and_its_book
 
 def test_children_over_a_list_are_part_of_this(engine: Engine) -> None:
     """The plan above, written as a team would."""
-    job = start(Crowd, {"list": [True, False, True]})
+    job = start(AnyCrowd, {"list": [True, False, True]})
     engine.drain()
     job.refresh_from_db()
     assert job.state == "Completed"

@@ -13,18 +13,18 @@ from workflows import Retry, Workflow, broker, child, errands, given, signal, st
 from workflows.models import Job, Step
 
 
-class Inner(Workflow):
+class KinInner(Workflow):
     c = step("shop.c", compensation="shop.undo_c", input={"who": given["who"]}, retry=Retry(attempts=1))
     d = step("shop.d", after=[c])
 
 
-class Outer(Workflow):
+class KinOuter(Workflow):
     a = step("shop.a", compensation="shop.undo_a")
-    kid = child(Inner, input={"who": given["who"]}, after=[a])
+    kid = child(KinInner, input={"who": given["who"]}, after=[a])
     b = step("shop.b", input={"kid": kid})
 
 
-class Waiting(Workflow):
+class KinWaiting(Workflow):
     c = step("shop.c", compensation="shop.undo_c")
     s = signal(after=[c])
 
@@ -40,7 +40,7 @@ def outer_with(policy: str) -> type[Workflow]:
         {
             "__module__": __name__,
             "a": (a := step("shop.a", compensation="shop.undo_a")),
-            "kid": child(Waiting, on_parent_end=policy, after=[a]),
+            "kid": child(KinWaiting, on_parent_end=policy, after=[a]),
         },
     )
 
@@ -49,7 +49,7 @@ def outer_with(policy: str) -> type[Workflow]:
 
 
 def test_a_child_runs_under_its_own_id_and_leaves_its_results_to_its_parent(engine: Engine) -> None:
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     engine.drain()
     kid = kid_of(job)
     assert (state_of(job), state_of(kid)) == ("Completed", "Completed")
@@ -66,7 +66,7 @@ def test_a_child_runs_under_its_own_id_and_leaves_its_results_to_its_parent(engi
 
 def test_a_child_that_fails_fails_the_step_and_undoes_the_parent(engine: Engine) -> None:
     engine.says("shop.d", Permanent("no"))
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     engine.drain()
     assert state_of(kid_of(job)) == "Compensated"
     failed = named(job, "kid")
@@ -79,7 +79,7 @@ def test_a_child_that_fails_fails_the_step_and_undoes_the_parent(engine: Engine)
 
 def test_an_undo_crosses_into_the_child_in_its_order(engine: Engine) -> None:
     engine.says("shop.b", Permanent("no"))
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     engine.drain()
     assert (state_of(job), state_of(kid_of(job))) == ("Compensated", "Compensated")
     assert engine.asked()[-2:] == ["shop.undo_c", "shop.undo_a"]
@@ -91,7 +91,7 @@ def test_an_undo_crosses_into_the_child_in_its_order(engine: Engine) -> None:
 def test_an_undo_that_fails_in_the_child_leaves_the_parent_failed_and_a_person_told(engine: Engine) -> None:
     engine.says("shop.b", Permanent("no"))
     engine.says("shop.undo_c", Permanent("no desk"))
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     engine.drain()
     kid = kid_of(job)
     assert (state_of(job), state_of(kid)) == ("Failed", "Failed")
@@ -110,17 +110,17 @@ def test_an_undo_that_fails_in_the_child_leaves_the_parent_failed_and_a_person_t
 
 
 def test_a_child_that_left_nothing_to_undo_does_not_stop_the_undo(engine: Engine) -> None:
-    class Quiet(Workflow):
+    class KinQuiet(Workflow):
         c = step("shop.c", compensation=False)
         t = timer(0)
 
-    class Loud(Workflow):
+    class KinLoud(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
-        kid = child(Quiet, after=[a])
+        kid = child(KinQuiet, after=[a])
         b = step("shop.b", after=[kid])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Loud)
+    job = start(KinLoud)
     engine.drain()
     engine.pass_time(2, times=2)
     assert state_of(job) == "Compensated"
@@ -129,16 +129,16 @@ def test_a_child_that_left_nothing_to_undo_does_not_stop_the_undo(engine: Engine
 
 
 def test_a_child_past_its_point_of_no_return_is_not_undone_and_a_person_is_told(engine: Engine) -> None:
-    class Final(Workflow):
+    class KinFinal(Workflow):
         c = step("shop.c", compensation="shop.undo_c", pivot=True)
 
-    class Loud(Workflow):
+    class KinLoud(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
-        kid = child(Final, after=[a])
+        kid = child(KinFinal, after=[a])
         b = step("shop.b", after=[kid])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Loud)
+    job = start(KinLoud)
     engine.drain()
     assert state_of(kid_of(job)) == "Completed"
     assert state_of(job) == "Failed"
@@ -218,7 +218,7 @@ def test_a_child_cancelled_by_itself_fails_its_parents_step(engine: Engine) -> N
 
 
 def test_a_word_to_the_parent_that_was_lost_is_brought_by_the_sweep(engine: Engine) -> None:
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     while engine.rings:
         ring = engine.rings.popleft()
         if ring[0] != broker.TELL_PARENT:
@@ -231,7 +231,7 @@ def test_a_word_to_the_parent_that_was_lost_is_brought_by_the_sweep(engine: Engi
 
 
 def test_a_parent_is_told_once_although_two_tell_it(engine: Engine) -> None:
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     kid = None
     while engine.rings:
         ring = engine.rings.popleft()
@@ -264,17 +264,17 @@ def test_a_parent_that_is_locked_is_told_later(engine: Engine) -> None:
 def test_a_child_that_was_opened_again_while_its_end_was_told_tells_its_next_end_too(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Held(Workflow):
-        kid = child(Inner, input={"who": "x"}, on_failure="hold")
+    class KinHeld(Workflow):
+        kid = child(KinInner, input={"who": "x"}, on_failure="hold")
 
-    class Bare(Workflow):
+    class KinBare(Workflow):
         c = step("shop.c")
 
-    class Parent(Workflow):
-        kid = child(Bare, on_failure="hold")
+    class KinParent(Workflow):
+        kid = child(KinBare, on_failure="hold")
 
     engine.says("shop.c", Permanent("no"))
-    job = start(Parent)
+    job = start(KinParent)
     engine.drain()
     kid = kid_of(job)
     assert (state_of(kid), named(job, "kid").remedy) == ("Failed", "escalate")
@@ -290,38 +290,38 @@ def test_a_child_that_was_opened_again_while_its_end_was_told_tells_its_next_end
         meanwhile.setattr(errands, "_answer", opened_meanwhile)
         errands.tell_parent(kid.pk)
     assert Job.objects.get(pk=kid.pk).told_parent_at is None
-    assert Held.plan
+    assert KinHeld.plan
 
 
 def test_a_step_tried_again_takes_up_the_child_that_it_has(engine: Engine) -> None:
-    class Bare(Workflow):
+    class KinBare(Workflow):
         c = step("shop.c")
         d = step("shop.d", after=[c])
 
-    class Parent(Workflow):
-        kid = child(Bare, on_failure="hold")
+    class KinParent(Workflow):
+        kid = child(KinBare, on_failure="hold")
         b = step("shop.b", after=[kid])
 
     engine.says("shop.d", Permanent("no"))
-    job = start(Parent)
+    job = start(KinParent)
     engine.drain()
     assert named(job, "kid").remedy == "escalate"
     engine.says("shop.d", {})
     verbs.retry_step(job.pk, "kid", actor="operator:x", reason="mended")
     engine.drain()
     assert state_of(job) == "Completed"
-    assert Job.objects.filter(workflow="Bare").count() == 1
+    assert Job.objects.filter(workflow="KinBare").count() == 1
     assert engine.asked().count("shop.c") == 1
     check_books(job)
 
 
 def test_a_step_tried_again_whose_child_was_undone_starts_another_one(engine: Engine) -> None:
-    class Parent(Workflow):
-        kid = child(Inner, input={"who": "x"}, on_failure="hold")
+    class KinParent(Workflow):
+        kid = child(KinInner, input={"who": "x"}, on_failure="hold")
         b = step("shop.b", after=[kid])
 
     engine.says("shop.d", Permanent("no"))
-    job = start(Parent)
+    job = start(KinParent)
     engine.drain()
     first = kid_of(job)
     assert state_of(first) == "Compensated"
@@ -364,7 +364,7 @@ def test_a_child_and_its_parent_are_never_locked_by_one_transaction(
 
     monkeypatch.setattr(transitions, "lock", counted)
     engine.says("shop.b", Permanent("no"))
-    job = start(Outer, {"who": "ada"})
+    job = start(KinOuter, {"who": "ada"})
     engine.drain()
     cancelled = start(outer_with("cancel"))
     engine.drain()
@@ -376,11 +376,11 @@ def test_a_child_and_its_parent_are_never_locked_by_one_transaction(
 
 
 def test_a_child_of_a_workflow_that_is_gone_fails_the_step_with_its_name(engine: Engine) -> None:
-    class Lost(Workflow):
+    class KinLost(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
         kid = child("NoSuchWorkflow", after=[a])
 
-    job = start(Lost)
+    job = start(KinLost)
     engine.drain()
     assert "NoSuchWorkflow" in named(job, "kid").error_message
     assert state_of(job) == "Compensated"
@@ -388,7 +388,7 @@ def test_a_child_of_a_workflow_that_is_gone_fails_the_step_with_its_name(engine:
 
 
 def test_a_child_belongs_to_the_client_of_its_parent(engine: Engine) -> None:
-    job = start(Outer, {"who": "ada"}, client_id=41, key="k")
+    job = start(KinOuter, {"who": "ada"}, client_id=41, key="k")
     engine.drain()
     assert kid_of(job).client_id == 41
     assert states(job)["kid"] == "Completed"

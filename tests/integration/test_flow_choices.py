@@ -17,7 +17,7 @@ ONCE = Retry(attempts=1)
 # --- when ------------------------------------------------------------------------------------------------------------
 
 
-class Maybe(Workflow):
+class ChoiceMaybe(Workflow):
     a = step("shop.a", when=given["wanted"], compensation="shop.undo_a")
     b = step("shop.b", input={"a": a})
     c = step("shop.c", after=[b])
@@ -25,7 +25,7 @@ class Maybe(Workflow):
 
 @pytest.mark.parametrize("value", [True, 1, "yes", [0], {"x": 0}], ids=repr)
 def test_a_step_whose_condition_holds_is_done(engine: Engine, value: Any) -> None:
-    job = start(Maybe, {"wanted": value})
+    job = start(ChoiceMaybe, {"wanted": value})
     engine.drain()
     assert states(job) == dict.fromkeys("abc", "Completed")
     check_books(job)
@@ -35,7 +35,7 @@ def test_a_step_whose_condition_holds_is_done(engine: Engine, value: Any) -> Non
 def test_a_step_whose_condition_does_not_hold_is_skipped_with_the_reason_and_leaves_null(
     engine: Engine, input: Any
 ) -> None:
-    job = start(Maybe, input)
+    job = start(ChoiceMaybe, input)
     engine.drain()
     assert states(job) == {"a": "Skipped", "b": "Completed", "c": "Completed"}
     assert named(job, "a").skip_reason == 'Its condition given["wanted"] is not met.'
@@ -46,24 +46,24 @@ def test_a_step_whose_condition_does_not_hold_is_skipped_with_the_reason_and_lea
 
 
 def test_a_negated_condition_is_met_by_what_is_not_there(engine: Engine) -> None:
-    class Unless(Workflow):
+    class ChoiceUnless(Workflow):
         a = step("shop.a", when=~given["has_car"])
         b = step("shop.b", when=~given["other"])
 
-    job = start(Unless, {"other": True})
+    job = start(ChoiceUnless, {"other": True})
     engine.drain()
     assert states(job) == {"a": "Completed", "b": "Skipped"}
     assert named(job, "b").skip_reason == 'Its condition ~given["other"] is not met.'
 
 
 def test_a_condition_may_read_a_result_and_is_looked_at_when_that_is_there(engine: Engine) -> None:
-    class Read(Workflow):
+    class ChoiceRead(Workflow):
         a = step("shop.a")
         b = step("shop.b", when=a["ok"])
         c = step("shop.c", when=~a["ok"])
 
     engine.says("shop.a", {"ok": True})
-    job = start(Read)
+    job = start(ChoiceRead)
     assert states(job) == dict.fromkeys("abc", "NotStarted")
     engine.drain()
     assert states(job) == {"a": "Completed", "b": "Completed", "c": "Skipped"}
@@ -72,14 +72,14 @@ def test_a_condition_may_read_a_result_and_is_looked_at_when_that_is_there(engin
 
 
 def test_cascade_skips_all_that_depends_on_it_and_nothing_else(engine: Engine) -> None:
-    class Cascade(Workflow):
+    class ChoiceCascade(Workflow):
         a = step("shop.a", when=given["wanted"], unmet="cascade")
         b = step("shop.b", after=[a])
         c = step("shop.c", input={"b": b})
         d = step("shop.d")
         e = step("shop.e", after=[d, c])
 
-    job = start(Cascade, {})
+    job = start(ChoiceCascade, {})
     engine.drain()
     assert states(job) == {"a": "Skipped", "b": "Skipped", "c": "Skipped", "d": "Completed", "e": "Skipped"}
     assert named(job, "c").skip_reason == "It depends on b, which was skipped."
@@ -88,13 +88,13 @@ def test_cascade_skips_all_that_depends_on_it_and_nothing_else(engine: Engine) -
 
 
 def test_a_join_behind_skipped_steps_waits_for_the_others(engine: Engine) -> None:
-    class Join(Workflow):
+    class ChoiceJoin(Workflow):
         a = step("shop.a", when=given["one"])
         b = step("shop.b", when=given["two"])
         c = step("shop.c")
         d = step("shop.d", input={"a": a, "b": b, "c": c["from"]})
 
-    job = start(Join, {"two": True})
+    job = start(ChoiceJoin, {"two": True})
     engine.rings.clear()
     engine.settle(engine.claim(named(job, "c")), '{"from": "c"}')
     assert named(job, "d").state == "NotStarted"
@@ -107,12 +107,12 @@ def test_a_join_behind_skipped_steps_waits_for_the_others(engine: Engine) -> Non
 
 
 def test_a_condition_that_must_hold_fails_the_step_and_undoes_the_job(engine: Engine) -> None:
-    class Must(Workflow):
+    class ChoiceMust(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", when=a["ok"], unmet="fail")
 
     engine.says("shop.a", {"ok": False})
-    job = start(Must)
+    job = start(ChoiceMust)
     engine.drain()
     assert (named(job, "b").error_kind, named(job, "b").error_code) == ("permanent", "condition_not_met")
     assert state_of(job) == "Compensated"
@@ -121,10 +121,10 @@ def test_a_condition_that_must_hold_fails_the_step_and_undoes_the_job(engine: En
 
 
 def test_a_condition_that_must_hold_is_looked_at_once_more_when_the_step_is_tried_again(engine: Engine) -> None:
-    class Must(Workflow):
+    class ChoiceMust(Workflow):
         a = step("shop.a", when=given["ok"], unmet="fail", on_failure="hold")
 
-    job = start(Must, {})
+    job = start(ChoiceMust, {})
     engine.drain()
     verbs.retry_step(job.pk, "a", actor="operator:x", reason="again")
     engine.pass_time(6)
@@ -134,25 +134,25 @@ def test_a_condition_that_must_hold_is_looked_at_once_more_when_the_step_is_trie
 
 
 def test_a_job_of_nothing_but_skipped_steps_completes_when_it_is_started(engine: Engine) -> None:
-    class Nothing(Workflow):
+    class ChoiceNothing(Workflow):
         a = step("shop.a", when=given["x"])
         b = step("shop.b", when=given["y"], after=[a])
 
-    job = start(Nothing, {})
+    job = start(ChoiceNothing, {})
     assert state_of(job) == "Completed"
     assert history(job) == ["job.opened", "step.skipped a", "step.skipped b", "job.completed"]
     check_books(job)
 
 
 def test_a_step_skipped_by_its_condition_is_not_undone_and_its_neighbours_are_in_order(engine: Engine) -> None:
-    class Around(Workflow):
+    class ChoiceAround(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", compensation="shop.undo_b", when=given["x"], after=[a])
         c = step("shop.c", compensation="shop.undo_c", after=[b])
         d = step("shop.d", after=[c])
 
     engine.says("shop.d", Permanent("no"))
-    job = start(Around, {})
+    job = start(ChoiceAround, {})
     engine.drain()
     assert state_of(job) == "Compensated"
     assert engine.asked() == ["shop.a", "shop.c", "shop.d", "shop.undo_c", "shop.undo_a"]
@@ -163,11 +163,11 @@ def test_a_gate_that_nobody_looked_at_is_found_by_the_sweep(engine: Engine, monk
     """SAS-020: the gap between two steps is nobody's."""
     from workflows import scheduler
 
-    class Gap(Workflow):
+    class ChoiceGap(Workflow):
         a = step("shop.a")
         b = step("shop.b", when=a["from"])
 
-    job = start(Gap)
+    job = start(ChoiceGap)
     engine.rings.clear()
     with monkeypatch.context() as dying:
         dying.setattr(scheduler, "attend_to_all", lambda job_id: None)
@@ -182,7 +182,7 @@ def test_a_gate_that_nobody_looked_at_is_found_by_the_sweep(engine: Engine, monk
 def test_a_step_that_is_to_start_later_is_looked_at_then(engine: Engine) -> None:
     from workflows.clock import now
 
-    job = start(Maybe, {"wanted": True}, start_at=now() + timedelta(hours=1))
+    job = start(ChoiceMaybe, {"wanted": True}, start_at=now() + timedelta(hours=1))
     engine.drain()
     engine.sweep()
     assert named(job, "a").gated
@@ -196,7 +196,7 @@ def test_a_step_that_is_to_start_later_is_looked_at_then(engine: Engine) -> None
 # --- otherwise -------------------------------------------------------------------------------------------------------
 
 
-class Hotel(Workflow):
+class ChoiceHotel(Workflow):
     a = step("shop.a", compensation="shop.undo_a")
     b = step("shop.b", compensation="shop.undo_b", after=[a], retry=ONCE,
              otherwise=step("shop.c", compensation="shop.undo_c", retry=ONCE))  # fmt: skip
@@ -206,7 +206,7 @@ class Hotel(Workflow):
 def test_the_alternative_is_done_where_the_first_failed_and_its_result_counts(engine: Engine) -> None:
     engine.says("shop.b", Permanent("full"))
     engine.says("shop.c", {"from": "inn"})
-    job = start(Hotel)
+    job = start(ChoiceHotel)
     engine.drain()
     assert state_of(job) == "Completed"
     assert (named(job, "b").state, named(job, "b").remedy) == ("Failed", "otherwise")
@@ -217,7 +217,7 @@ def test_the_alternative_is_done_where_the_first_failed_and_its_result_counts(en
 
 
 def test_the_alternative_is_skipped_where_the_first_was_done(engine: Engine) -> None:
-    job = start(Hotel)
+    job = start(ChoiceHotel)
     engine.drain()
     assert state_of(job) == "Completed"
     assert states(job)["b.otherwise"] == "Skipped"
@@ -228,7 +228,7 @@ def test_the_alternative_is_skipped_where_the_first_was_done(engine: Engine) -> 
 
 def test_the_alternative_is_not_taken_while_nobody_knows_whether_the_first_was_done(engine: Engine) -> None:
     engine.says("shop.b", InDoubt("no answer"))
-    job = start(Hotel)
+    job = start(ChoiceHotel)
     engine.drain()
     engine.pass_time(70, times=3)
     assert state_of(job) == "Compensated"
@@ -241,7 +241,7 @@ def test_the_alternative_is_not_taken_while_nobody_knows_whether_the_first_was_d
 def test_where_both_fail_the_job_is_undone(engine: Engine) -> None:
     engine.says("shop.b", Permanent("full"))
     engine.says("shop.c", Permanent("full too"))
-    job = start(Hotel)
+    job = start(ChoiceHotel)
     engine.drain()
     assert state_of(job) == "Compensated"
     assert engine.asked() == ["shop.a", "shop.b", "shop.c", "shop.undo_a"]
@@ -252,7 +252,7 @@ def test_what_the_alternative_did_is_undone_before_what_came_before_it(engine: E
     engine.says("shop.b", Permanent("full"))
     engine.says("shop.c", {"from": "inn"})
     engine.says("shop.d", Permanent("no"))
-    job = start(Hotel)
+    job = start(ChoiceHotel)
     engine.drain()
     assert state_of(job) == "Compensated"
     assert engine.asked()[-2:] == ["shop.undo_c", "shop.undo_a"]
@@ -260,14 +260,14 @@ def test_what_the_alternative_did_is_undone_before_what_came_before_it(engine: E
 
 
 def test_alternatives_are_tried_one_after_another(engine: Engine) -> None:
-    class Chain(Workflow):
+    class ChoiceChain(Workflow):
         a = step("shop.a", otherwise=step("shop.b", otherwise=step("shop.c")))
         d = step("shop.d", input={"a": a})
 
     engine.says("shop.a", Permanent("no"))
     engine.says("shop.b", Permanent("no"))
     engine.says("shop.c", "third")
-    job = start(Chain)
+    job = start(ChoiceChain)
     engine.drain()
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.d")[0].input == {"a": "third"}
@@ -275,11 +275,11 @@ def test_alternatives_are_tried_one_after_another(engine: Engine) -> None:
 
 
 def test_alternatives_of_a_step_that_is_skipped_are_skipped_with_it(engine: Engine) -> None:
-    class Chain(Workflow):
+    class ChoiceChain(Workflow):
         a = step("shop.a", when=given["x"], otherwise=step("shop.b", otherwise=step("shop.c")))
         d = step("shop.d", input={"a": a})
 
-    job = start(Chain, {})
+    job = start(ChoiceChain, {})
     engine.drain()
     assert states(job) == {
         "a": "Skipped",
@@ -292,12 +292,12 @@ def test_alternatives_of_a_step_that_is_skipped_are_skipped_with_it(engine: Engi
 
 
 def test_an_alternative_to_a_signal_is_taken_when_nobody_sends_it(engine: Engine) -> None:
-    class Ask(Workflow):
+    class ChoiceAsk(Workflow):
         a = signal(timeout=timedelta(seconds=60), otherwise=step("shop.a"))
         b = step("shop.b", input={"said": a})
 
     engine.says("shop.a", "nobody said anything")
-    job = start(Ask)
+    job = start(ChoiceAsk)
     engine.pass_time(61, times=2)
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.b")[0].input == {"said": "nobody said anything"}
@@ -306,7 +306,7 @@ def test_an_alternative_to_a_signal_is_taken_when_nobody_sends_it(engine: Engine
 
 def test_an_alternative_that_a_person_stopped_the_first_for_is_not_taken(engine: Engine) -> None:
     """Who cancels a step wants the job stopped, not another way."""
-    job = start(Hotel)
+    job = start(ChoiceHotel)
     engine.rings.clear()
     engine.settle(engine.claim(named(job, "a")))
     verbs.cancel_step(job.pk, "b", actor="operator:x", reason="stop")
@@ -320,12 +320,12 @@ def test_an_alternative_that_a_person_stopped_the_first_for_is_not_taken(engine:
 
 
 def test_a_step_that_may_fail_leaves_null_and_the_job_goes_on(engine: Engine) -> None:
-    class Lax(Workflow):
+    class ChoiceLax(Workflow):
         a = step("shop.a", on_failure="ignore", compensation="shop.undo_a")
         b = step("shop.b", input={"a": a})
 
     engine.says("shop.a", Permanent("no"))
-    job = start(Lax)
+    job = start(ChoiceLax)
     engine.drain()
     assert state_of(job) == "Completed"
     assert (named(job, "a").state, named(job, "a").remedy) == ("Failed", "ignore")
@@ -335,13 +335,13 @@ def test_a_step_that_may_fail_leaves_null_and_the_job_goes_on(engine: Engine) ->
 
 
 def test_an_ignored_step_in_doubt_is_undone_with_the_job(engine: Engine) -> None:
-    class Lax(Workflow):
+    class ChoiceLax(Workflow):
         a = step("shop.a", on_failure="ignore", compensation="shop.undo_a", retry=ONCE)
         b = step("shop.b", after=[a])
 
     engine.says("shop.a", InDoubt("no answer"))
     engine.says("shop.b", Permanent("no"))
-    job = start(Lax)
+    job = start(ChoiceLax)
     engine.drain()
     engine.pass_time(70, times=3)
     assert state_of(job) == "Compensated"
@@ -350,14 +350,14 @@ def test_an_ignored_step_in_doubt_is_undone_with_the_job(engine: Engine) -> None
 
 
 def test_a_held_failure_stands_before_a_person_while_other_branches_go_on(engine: Engine) -> None:
-    class Hold(Workflow):
+    class ChoiceHold(Workflow):
         on_failure = "hold"
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a])
         c = step("shop.c", after=[a])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Hold)
+    job = start(ChoiceHold)
     engine.drain()
     engine.pass_time(6)
     assert states(job) == {"a": "Completed", "b": "Failed", "c": "Completed"}
@@ -373,25 +373,25 @@ def test_a_held_failure_stands_before_a_person_while_other_branches_go_on(engine
 
 
 def test_a_step_that_says_compensate_overrides_a_workflow_that_holds(engine: Engine) -> None:
-    class Mixed(Workflow):
+    class ChoiceMixed(Workflow):
         on_failure = "hold"
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a], on_failure="compensate")
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Mixed)
+    job = start(ChoiceMixed)
     engine.drain()
     assert state_of(job) == "Compensated"
 
 
 def test_a_held_step_is_before_nobody_any_more_once_its_job_is_undone(engine: Engine) -> None:
-    class Hold(Workflow):
+    class ChoiceHold(Workflow):
         on_failure = "hold"
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Hold)
+    job = start(ChoiceHold)
     engine.drain()
     verbs.cancel(job.pk, undo=True, actor="operator:x", reason="give it up")
     engine.drain()
@@ -401,13 +401,13 @@ def test_a_held_step_is_before_nobody_any_more_once_its_job_is_undone(engine: En
 
 
 def test_a_failure_behind_the_point_of_no_return_is_held_and_cannot_be_undone(engine: Engine) -> None:
-    class Pivot(Workflow):
+    class ChoicePivot(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a], pivot=True)
         c = step("shop.c", after=[b])
 
     engine.says("shop.c", Permanent("no"))
-    job = start(Pivot)
+    job = start(ChoicePivot)
     engine.drain()
     assert named(job, "c").remedy == "escalate"
     with pytest.raises(WrongState, match="point of no return"):
@@ -419,13 +419,13 @@ def test_a_failure_behind_the_point_of_no_return_is_held_and_cannot_be_undone(en
 
 
 def test_a_skip_by_a_person_goes_on_behind_the_failed_step(engine: Engine) -> None:
-    class Hold(Workflow):
+    class ChoiceHold(Workflow):
         a = step("shop.a", on_failure="hold")
         b = step("shop.b", input={"a": a})
         c = step("shop.c", when=a)
 
     engine.says("shop.a", Permanent("no"))
-    job = start(Hold)
+    job = start(ChoiceHold)
     engine.drain()
     verbs.skip(job.pk, "a", actor="operator:x", reason="not needed")
     engine.drain()

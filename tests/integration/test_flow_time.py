@@ -16,7 +16,7 @@ from workflows.models import Job, Step
 # --- the deadline of a job ------------------------------------------------------------------
 
 
-class Limited(Workflow):
+class TimedLimited(Workflow):
     deadline = timedelta(seconds=30)
     a = step("shop.a", compensation="shop.undo_a")
     b = step("shop.b", compensation="shop.undo_b", after=[a])
@@ -25,7 +25,7 @@ class Limited(Workflow):
 
 def test_a_job_that_is_not_done_by_its_deadline_starts_nothing_more_and_is_undone(engine: Engine) -> None:
     """SAS-075"""
-    job = start(Limited)
+    job = start(TimedLimited)
     engine.rings.clear()
     engine.sweep()
     engine.settle(engine.claim(named(job, "a")), hand_over=False)
@@ -48,7 +48,7 @@ def test_a_job_that_is_not_done_by_its_deadline_starts_nothing_more_and_is_undon
 
 def test_the_deadline_counts_from_when_the_start_is_first_seen_after_its_commit(engine: Engine) -> None:
     with transaction.atomic():
-        job = start(Limited)
+        job = start(TimedLimited)
         engine.ahead(3600)
     engine.sweep()
     assert Job.objects.get(pk=job.pk).stopping_at is None
@@ -58,7 +58,7 @@ def test_the_deadline_counts_from_when_the_start_is_first_seen_after_its_commit(
 
 
 def test_the_deadline_of_a_job_that_is_to_begin_later_counts_from_then(engine: Engine) -> None:
-    job = start(Limited, start_at=now() + timedelta(hours=1))
+    job = start(TimedLimited, start_at=now() + timedelta(hours=1))
     engine.sweep()
     engine.ahead(3610)
     engine.sweep()
@@ -70,12 +70,12 @@ def test_the_deadline_of_a_job_that_is_to_begin_later_counts_from_then(engine: E
 
 
 def test_a_deadline_behind_the_point_of_no_return_stops_the_job_without_undo(engine: Engine) -> None:
-    class Final(Workflow):
+    class TimedFinal(Workflow):
         deadline = timedelta(seconds=30)
         a = step("shop.a", compensation="shop.undo_a", pivot=True)
         s = signal(after=[a])
 
-    job = start(Final)
+    job = start(TimedFinal)
     engine.drain()
     engine.sweep()
     engine.ahead(31)
@@ -86,14 +86,14 @@ def test_a_deadline_behind_the_point_of_no_return_stops_the_job_without_undo(eng
 
 
 def test_a_deadline_ends_a_pause_and_a_job_that_a_person_is_asked_about(engine: Engine) -> None:
-    class Held(Workflow):
+    class TimedHeld(Workflow):
         deadline = timedelta(seconds=30)
         on_failure = "hold"
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", after=[a])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Held)
+    job = start(TimedHeld)
     engine.drain()
     engine.sweep()
     verbs.pause(job.pk, actor="operator:x", reason="wait")
@@ -106,7 +106,7 @@ def test_a_deadline_ends_a_pause_and_a_job_that_a_person_is_asked_about(engine: 
 
 
 def test_a_job_that_ended_in_time_has_no_deadline_any_more(engine: Engine) -> None:
-    job = start(Limited)
+    job = start(TimedLimited)
     engine.sweep()
     engine.drain()
     engine.ahead(3600)
@@ -115,12 +115,12 @@ def test_a_job_that_ended_in_time_has_no_deadline_any_more(engine: Engine) -> No
 
 
 def test_the_time_of_a_job_that_is_tried_again_begins_anew(engine: Engine) -> None:
-    class Bare(Workflow):
+    class TimedBare(Workflow):
         deadline = timedelta(seconds=30)
         a = step("shop.a")
 
     engine.says("shop.a", Permanent("no"))
-    job = start(Bare)
+    job = start(TimedBare)
     engine.sweep()
     engine.drain()
     assert state_of(job) == "Failed"
@@ -133,7 +133,7 @@ def test_the_time_of_a_job_that_is_tried_again_begins_anew(engine: Engine) -> No
 # --- the queue -------------------------------------------------------------------------------------------------------
 
 
-class Queued(Workflow):
+class TimedQueued(Workflow):
     a = step("shop.a", queue_timeout=timedelta(seconds=60), retry=Retry(attempts=3))
     b = step("shop.b", after=[a], queue_timeout=timedelta(seconds=60))
 
@@ -146,7 +146,7 @@ def ring_without_workers(engine: Engine, seconds: float, times: int = 1) -> None
 
 
 def test_a_step_that_no_worker_takes_in_time_fails_with_the_queue_that_nobody_serves(engine: Engine) -> None:
-    job = start(Queued)
+    job = start(TimedQueued)
     engine.rings.clear()
     ring_without_workers(engine, 6)
     engine.ahead(50)
@@ -163,7 +163,7 @@ def test_a_step_that_no_worker_takes_in_time_fails_with_the_queue_that_nobody_se
 
 
 def test_the_time_in_the_queue_counts_from_when_the_step_is_first_seen_there(engine: Engine) -> None:
-    job = start(Queued)
+    job = start(TimedQueued)
     engine.rings.clear()
     engine.ahead(3600)
     engine.sweep()
@@ -175,7 +175,7 @@ def test_the_time_in_the_queue_counts_from_when_the_step_is_first_seen_there(eng
 
 
 def test_the_time_of_a_pause_does_not_count_in_the_queue(engine: Engine) -> None:
-    job = start(Queued)
+    job = start(TimedQueued)
     engine.rings.clear()
     ring_without_workers(engine, 6)
     verbs.pause(job.pk, actor="operator:x", reason="wait")
@@ -194,7 +194,7 @@ def test_the_time_of_a_pause_does_not_count_in_the_queue(engine: Engine) -> None
 
 
 def test_a_step_that_becomes_ready_later_has_its_whole_time_in_the_queue(engine: Engine) -> None:
-    job = start(Queued)
+    job = start(TimedQueued)
     engine.rings.clear()
     first = engine.claim(named(job, "a"))
     engine.ahead(9)
@@ -210,7 +210,7 @@ def test_a_step_that_becomes_ready_later_has_its_whole_time_in_the_queue(engine:
 
 
 def test_a_back_off_does_not_count_in_the_queue(engine: Engine) -> None:
-    class Slow(Workflow):
+    class TimedSlow(Workflow):
         a = step(
             "shop.a",
             queue_timeout=timedelta(seconds=5),
@@ -218,7 +218,7 @@ def test_a_back_off_does_not_count_in_the_queue(engine: Engine) -> None:
         )
 
     engine.says("shop.a", Transient("busy", retry_after=1200), {})
-    job = start(Slow)
+    job = start(TimedSlow)
     engine.drain()
     engine.ahead(600)
     engine.sweep()
@@ -231,14 +231,14 @@ def test_a_back_off_does_not_count_in_the_queue(engine: Engine) -> None:
 # --- a step as a whole -----------------------------------------------------------------------------------------------
 
 
-class Patient(Workflow):
+class TimedPatient(Workflow):
     a = step("shop.a", timeout=timedelta(seconds=10), total_timeout=timedelta(seconds=100),
              retry=Retry(attempts=1000, first=timedelta(seconds=20), cap=timedelta(seconds=20)))  # fmt: skip
 
 
 def test_a_step_is_not_tried_again_once_its_time_as_a_whole_is_over(engine: Engine) -> None:
     engine.says("shop.a", Transient("busy", retry_after=20))
-    job = start(Patient)
+    job = start(TimedPatient)
     engine.drain()
     engine.pass_time(21, times=10)
     failed = named(job, "a")
@@ -250,7 +250,7 @@ def test_a_step_is_not_tried_again_once_its_time_as_a_whole_is_over(engine: Engi
 
 def test_a_step_that_polls_for_ever_ends_when_its_time_as_a_whole_is_over(engine: Engine) -> None:
     engine.says("shop.a", Snooze(20, "not ready"))
-    job = start(Patient)
+    job = start(TimedPatient)
     engine.drain()
     engine.pass_time(21, times=10)
     failed = named(job, "a")
@@ -261,7 +261,7 @@ def test_a_step_that_polls_for_ever_ends_when_its_time_as_a_whole_is_over(engine
 
 def test_a_persons_retry_brings_the_time_of_the_step_as_well(engine: Engine) -> None:
     engine.says("shop.a", Transient("busy", retry_after=20))
-    job = start(Patient)
+    job = start(TimedPatient)
     engine.drain()
     engine.pass_time(21, times=10)
     before = named(job, "a").attempt
@@ -272,13 +272,13 @@ def test_a_persons_retry_brings_the_time_of_the_step_as_well(engine: Engine) -> 
 
 
 def test_a_step_in_doubt_whose_time_is_over_is_asked_about_once(engine: Engine) -> None:
-    class Probed(Workflow):
+    class TimedProbed(Workflow):
         a = step("kiosk.a", probe="kiosk.find", timeout=timedelta(seconds=10), total_timeout=timedelta(seconds=10),
                  retry=Retry(attempts=9, first=timedelta(seconds=60)))  # fmt: skip
 
     engine.says("kiosk.a", InDoubt("no answer"))
     engine.says("kiosk.find", {"found": 1})
-    job = start(Probed)
+    job = start(TimedProbed)
     engine.ahead(1)
     engine.drain()
     engine.pass_time(61, times=2)
@@ -302,10 +302,10 @@ def let_die(engine: Engine, job: Job, name: str = "a") -> Step:
 def test_a_step_that_killed_three_workers_is_set_aside_for_a_person(engine: Engine) -> None:
     """Protocol 15"""
 
-    class Deadly(Workflow):
+    class TimedDeadly(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
 
-    job = start(Deadly)
+    job = start(TimedDeadly)
     engine.rings.clear()
     assert let_die(engine, job).state == "NotStarted"
     assert let_die(engine, job).state == "NotStarted"
@@ -320,10 +320,10 @@ def test_a_step_that_killed_three_workers_is_set_aside_for_a_person(engine: Engi
 
 
 def test_a_person_may_try_a_deadly_step_again_and_an_ordinary_failure_is_then_tried_again(engine: Engine) -> None:
-    class Deadly(Workflow):
+    class TimedDeadly(Workflow):
         a = step("shop.a")
 
-    job = start(Deadly)
+    job = start(TimedDeadly)
     engine.rings.clear()
     for _ in range(3):
         let_die(engine, job)
@@ -339,7 +339,7 @@ def test_a_person_may_try_a_deadly_step_again_and_an_ordinary_failure_is_then_tr
 # --- hooks -----------------------------------------------------------------------------------------------------------
 
 
-class Hooked(Workflow):
+class TimedHooked(Workflow):
     after_success = "shop.f"
     after_failure = "shop.g"
     compensate_within = timedelta(days=1)
@@ -352,11 +352,11 @@ def hooks() -> list[tuple[str, str | None]]:
 
 
 def test_the_hook_of_a_job_that_completed_is_a_job_opened_with_its_end(engine: Engine) -> None:
-    job = start(Hooked)
+    job = start(TimedHooked)
     engine.drain()
     ended = Job.objects.get(pk=job.pk)
     assert ended.state == "Completed"
-    assert hooks() == [("Hooked.after_success", f"{job.pk}:{ended.seq}")]
+    assert hooks() == [("TimedHooked.after_success", f"{job.pk}:{ended.seq}")]
     [call] = engine.calls_of("shop.f")
     assert (call.input["job"], call.input["state"], call.input["seq"]) == (str(job.pk), "Completed", ended.seq)
     assert call.input["failed_steps"] == []
@@ -365,7 +365,7 @@ def test_the_hook_of_a_job_that_completed_is_a_job_opened_with_its_end(engine: E
 
 def test_the_hook_of_a_failure_says_what_failed_and_why(engine: Engine) -> None:
     engine.says("shop.b", Permanent("sold out", code="sold_out"))
-    job = start(Hooked)
+    job = start(TimedHooked)
     engine.drain()
     assert state_of(job) == "Compensated"
     [call] = engine.calls_of("shop.g")
@@ -377,13 +377,13 @@ def test_the_hook_of_a_failure_says_what_failed_and_why(engine: Engine) -> None:
 
 def test_a_job_that_ends_again_calls_its_hook_again_under_another_number(engine: Engine) -> None:
     """Protocol 28: a job may end, be undone and end again."""
-    job = start(Hooked)
+    job = start(TimedHooked)
     engine.drain()
     verbs.compensate(job.pk, digest=verbs.preview(job.pk).digest, actor="client:x", reason="cancel my trip")
     engine.drain()
     assert state_of(job) == "Compensated"
     (first, first_key), (second, second_key) = hooks()
-    assert (first, second) == ("Hooked.after_success", "Hooked.after_failure")
+    assert (first, second) == ("TimedHooked.after_success", "TimedHooked.after_failure")
     assert first_key != second_key
     assert [name for name in engine.asked() if name in ("shop.f", "shop.g")] == ["shop.f", "shop.g"]
 
@@ -391,11 +391,11 @@ def test_a_job_that_ends_again_calls_its_hook_again_under_another_number(engine:
 def test_an_end_that_is_rolled_back_leaves_no_hook(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     from workflows import scheduler, transitions
 
-    class Bare(Workflow):
+    class TimedBare(Workflow):
         after_failure = "shop.g"
         s = signal()
 
-    job = start(Bare)
+    job = start(TimedBare)
 
     def breaks(*_: Any, **__: Any) -> Any:
         raise RuntimeError("no")
@@ -412,16 +412,16 @@ def test_an_end_that_is_rolled_back_leaves_no_hook(engine: Engine, monkeypatch: 
 
 def test_a_hook_that_fails_stands_before_a_person_and_changes_nothing_of_its_job(engine: Engine) -> None:
     engine.says("shop.f", Permanent("no mail today"))
-    job = start(Hooked)
+    job = start(TimedHooked)
     engine.drain()
     assert state_of(job) == "Completed"
-    [hook] = Job.objects.filter(workflow="Hooked.after_success")
+    [hook] = Job.objects.filter(workflow="TimedHooked.after_success")
     assert Job.objects.needs_person().filter(pk=hook.pk).exists()
     assert not Job.objects.needs_person().filter(pk=job.pk).exists()
     assert history(job)[-1] == "job.completed"
 
 
 def test_a_hook_has_no_hook_of_its_own(engine: Engine) -> None:
-    start(Hooked)
+    start(TimedHooked)
     engine.drain()
     assert len(hooks()) == 1

@@ -27,14 +27,14 @@ def send(job: Job, name: str, payload: Any = None, actor: str = "client:x", **op
 # --- timers ----------------------------------------------------------------------------------------------------------
 
 
-class Nap(Workflow):
+class WaitNap(Workflow):
     a = step("shop.a")
     t = timer(given["delay"], after=[a])
     b = step("shop.b", after=[t])
 
 
 def test_a_timer_of_seconds_counts_from_the_end_of_what_it_waits_for(engine: Engine) -> None:
-    job = start(Nap, {"delay": 60})
+    job = start(WaitNap, {"delay": 60})
     engine.ahead(30)
     engine.drain()
     assert states(job) == {"a": "Completed", "t": "Running", "b": "NotStarted"}
@@ -47,7 +47,7 @@ def test_a_timer_of_seconds_counts_from_the_end_of_what_it_waits_for(engine: Eng
 
 
 def test_a_timer_of_an_instant_is_due_then(engine: Engine) -> None:
-    job = start(Nap, {"delay": (now() + timedelta(hours=2)).isoformat()})
+    job = start(WaitNap, {"delay": (now() + timedelta(hours=2)).isoformat()})
     engine.drain()
     engine.pass_time(3600)
     assert named(job, "t").state == "Running"
@@ -57,7 +57,7 @@ def test_a_timer_of_an_instant_is_due_then(engine: Engine) -> None:
 
 @pytest.mark.parametrize("delay", ["2001-02-03T04:05:06Z", 0, 0.0], ids=repr)
 def test_a_timer_whose_time_is_past_is_done_as_soon_as_it_is_looked_at(engine: Engine, delay: Any) -> None:
-    job = start(Nap, {"delay": delay})
+    job = start(WaitNap, {"delay": delay})
     engine.drain()
     engine.pass_time(1)
     assert state_of(job) == "Completed"
@@ -70,7 +70,7 @@ def test_a_timer_whose_time_is_past_is_done_as_soon_as_it_is_looked_at(engine: E
     ids=repr,
 )  # fmt: skip
 def test_a_timer_that_is_told_no_time_fails_with_what_it_was_told(engine: Engine, delay: Any) -> None:
-    job = start(Nap, {"delay": delay})
+    job = start(WaitNap, {"delay": delay})
     engine.drain()
     assert (named(job, "t").state, named(job, "t").error_code) == ("Failed", "unresolved_reference")
     assert "a timer " in named(job, "t").error_message
@@ -81,7 +81,7 @@ def test_a_timer_that_is_told_no_time_fails_with_what_it_was_told(engine: Engine
 
 @pytest.mark.parametrize("delay", [-5, "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", 3e9], ids=repr)
 def test_a_timer_at_the_edge_of_time_stops_nobody(engine: Engine, delay: Any) -> None:
-    job = start(Nap, {"delay": delay})
+    job = start(WaitNap, {"delay": delay})
     engine.drain()
     engine.pass_time(1)
     assert engine.sweep().failed == 0
@@ -90,11 +90,11 @@ def test_a_timer_at_the_edge_of_time_stops_nobody(engine: Engine, delay: Any) ->
 
 
 def test_a_timer_may_be_declared_in_the_plan(engine: Engine) -> None:
-    class Soak(Workflow):
+    class WaitSoak(Workflow):
         t = timer(timedelta(minutes=5))
         b = step("shop.b", after=[t])
 
-    job = start(Soak)
+    job = start(WaitSoak)
     assert states(job) == {"t": "Running", "b": "NotStarted"}
     engine.pass_time(301)
     assert state_of(job) == "Completed"
@@ -102,7 +102,7 @@ def test_a_timer_may_be_declared_in_the_plan(engine: Engine) -> None:
 
 def test_the_time_of_a_pause_does_not_count_for_a_timer(engine: Engine) -> None:
     """SAS-067: overdue timers do not fire at once on resume."""
-    job = start(Nap, {"delay": 60})
+    job = start(WaitNap, {"delay": 60})
     engine.drain()
     engine.ahead(40)
     verbs.pause(job.pk, actor="operator:x", reason="wait")
@@ -117,7 +117,7 @@ def test_the_time_of_a_pause_does_not_count_for_a_timer(engine: Engine) -> None:
 
 
 def test_a_timer_for_an_instant_is_due_then_although_its_job_was_paused(engine: Engine) -> None:
-    job = start(Nap, {"delay": (now() + timedelta(seconds=60)).isoformat()})
+    job = start(WaitNap, {"delay": (now() + timedelta(seconds=60)).isoformat()})
     engine.drain()
     verbs.pause(job.pk, actor="operator:x", reason="wait")
     engine.pass_time(120)
@@ -128,7 +128,7 @@ def test_a_timer_for_an_instant_is_due_then_although_its_job_was_paused(engine: 
 
 
 def test_a_cancelled_job_waits_for_no_timer(engine: Engine) -> None:
-    job = start(Nap, {"delay": 3600})
+    job = start(WaitNap, {"delay": 3600})
     engine.drain()
     verbs.cancel(job.pk, undo=False, actor="operator:x", reason="stop")
     assert state_of(job) == "Failed"
@@ -137,7 +137,7 @@ def test_a_cancelled_job_waits_for_no_timer(engine: Engine) -> None:
 
 
 def test_of_two_who_wake_a_timer_one_completes_it(engine: Engine) -> None:
-    job = start(Nap, {"delay": 1})
+    job = start(WaitNap, {"delay": 1})
     engine.drain()
     engine.ahead(2)
     due = named(job, "t")
@@ -151,14 +151,14 @@ def test_of_two_who_wake_a_timer_one_completes_it(engine: Engine) -> None:
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-class Paid(Workflow):
+class WaitPaid(Workflow):
     a = step("shop.a", compensation="shop.undo_a")
     paid = signal(timeout=MINUTE, after=[a])
     b = step("shop.b", input={"paid": paid})
 
 
 def test_a_signal_completes_the_step_that_waits_for_it_and_is_its_result(engine: Engine) -> None:
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.drain()
     assert named(job, "paid").state == "Running"
     assert send(job, "paid", {"amount": 12}).outcome == "taken"
@@ -171,7 +171,7 @@ def test_a_signal_completes_the_step_that_waits_for_it_and_is_its_result(engine:
 
 def test_a_signal_that_comes_early_is_kept_until_its_step_waits(engine: Engine) -> None:
     """SAS-077"""
-    job = start(Paid)
+    job = start(WaitPaid)
     assert send(job, "paid", 1).outcome == "kept"
     assert send(job, "paid", 2).outcome == "lost"
     engine.drain()
@@ -182,7 +182,7 @@ def test_a_signal_that_comes_early_is_kept_until_its_step_waits(engine: Engine) 
 
 
 def test_a_second_signal_is_recorded_and_changes_nothing(engine: Engine) -> None:
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.drain()
     send(job, "paid", 1)
     assert send(job, "paid", 2).outcome == "lost"
@@ -192,7 +192,7 @@ def test_a_second_signal_is_recorded_and_changes_nothing(engine: Engine) -> None
 
 def test_a_signal_that_does_not_come_in_time_is_an_outcome_that_undoes_the_job(engine: Engine) -> None:
     """SAS-076: what comes later is told that it is too late, and recorded."""
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.drain()
     engine.pass_time(61)
     waited = named(job, "paid")
@@ -204,11 +204,11 @@ def test_a_signal_that_does_not_come_in_time_is_an_outcome_that_undoes_the_job(e
 
 
 def test_a_job_may_go_on_without_a_signal(engine: Engine) -> None:
-    class Lax(Workflow):
+    class WaitLax(Workflow):
         paid = signal(timeout=MINUTE, on_failure="ignore")
         b = step("shop.b", input={"paid": paid})
 
-    job = start(Lax)
+    job = start(WaitLax)
     engine.pass_time(61)
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.b")[0].input == {"paid": None}
@@ -216,10 +216,10 @@ def test_a_job_may_go_on_without_a_signal(engine: Engine) -> None:
 
 
 def test_a_signal_without_a_time_out_is_waited_for_for_ever(engine: Engine) -> None:
-    class Ever(Workflow):
+    class WaitEver(Workflow):
         s = signal()
 
-    job = start(Ever)
+    job = start(WaitEver)
     engine.pass_time(86_400 * 20)
     engine.sweep()
     assert named(job, "s").state == "Running"
@@ -228,12 +228,12 @@ def test_a_signal_without_a_time_out_is_waited_for_for_ever(engine: Engine) -> N
 
 
 def test_a_signal_for_a_skipped_step_or_a_job_that_is_stopping_is_refused_or_lost(engine: Engine) -> None:
-    class Some(Workflow):
+    class WaitSome(Workflow):
         a = step("shop.a")
         s = signal(when=given["x"])
         b = step("shop.b", after=[s])
 
-    job = start(Some, {})
+    job = start(WaitSome, {})
     assert send(job, "s").outcome == "lost"
     running = engine.claim(named(job, "a"))
     verbs.cancel(job.pk, undo=False, actor="operator:x", reason="stop")
@@ -243,7 +243,7 @@ def test_a_signal_for_a_skipped_step_or_a_job_that_is_stopping_is_refused_or_los
 
 
 def test_a_name_that_is_no_signal_is_not_found_and_the_known_ones_are_named(engine: Engine) -> None:
-    job = start(Paid)
+    job = start(WaitPaid)
     with pytest.raises(NotFound, match="it knows paid"):
         send(job, "b")
     with pytest.raises(NotFound):
@@ -251,7 +251,7 @@ def test_a_name_that_is_no_signal_is_not_found_and_the_known_ones_are_named(engi
 
 
 def test_a_signal_is_kept_while_its_job_is_paused(engine: Engine) -> None:
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.drain()
     verbs.pause(job.pk, actor="operator:x", reason="wait")
     assert send(job, "paid", 1).outcome == "taken"
@@ -264,10 +264,10 @@ def test_a_signal_is_kept_while_its_job_is_paused(engine: Engine) -> None:
 
 
 def test_a_signal_step_tried_again_waits_anew(engine: Engine) -> None:
-    class Held(Workflow):
+    class WaitHeld(Workflow):
         s = signal(timeout=MINUTE, on_failure="hold")
 
-    job = start(Held)
+    job = start(WaitHeld)
     engine.pass_time(61)
     assert named(job, "s").remedy == "escalate"
     assert send(job, "s", 1).outcome == "lost"
@@ -283,7 +283,7 @@ def test_a_signal_step_tried_again_waits_anew(engine: Engine) -> None:
 def test_time_out_against_signal_has_one_outcome_and_the_loser_is_recorded(engine: Engine, first: str) -> None:
     """SAS-076: both wait for the job's lock; whoever has it first wins."""
     for _ in range(20):
-        job = start(Paid)
+        job = start(WaitPaid)
         engine.drain()
         engine.ahead(61)
         waiting = named(job, "paid").pk
@@ -303,10 +303,10 @@ def test_time_out_against_signal_has_one_outcome_and_the_loser_is_recorded(engin
 def test_a_thousand_races_of_time_out_against_signal_have_one_outcome_each(engine: Engine) -> None:
     """SAS-076: unstaged, on two sessions, the one or the other a few milliseconds ahead."""
 
-    class Bare(Workflow):
+    class WaitBare(Workflow):
         s = signal(timeout=MINUTE, on_failure="hold")
 
-    jobs = [start(Bare) for _ in range(1000)]
+    jobs = [start(WaitBare) for _ in range(1000)]
     engine.ahead(61)
     waiting = {job.pk: named(job, "s").pk for job in jobs}
 
@@ -325,7 +325,7 @@ def test_a_thousand_races_of_time_out_against_signal_have_one_outcome_each(engin
 
 
 def test_a_signal_that_waits_for_a_cancel_is_refused(engine: Engine) -> None:
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.drain()
     with locked(job):
         beside = Beside(lambda: send(job, "paid", 1)).until_blocked()
@@ -340,7 +340,7 @@ def test_a_signal_that_waits_for_a_cancel_is_refused(engine: Engine) -> None:
 
 def test_a_signal_that_comes_while_its_step_begins_to_wait_is_not_forgotten(engine: Engine) -> None:
     """The settle that opens the wait holds the lock; the signal waits for it, and finds the step waiting."""
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.rings.clear()
     claimed = engine.claim(named(job, "a"))
     with locked(job):
@@ -356,7 +356,7 @@ def test_a_signal_that_comes_while_its_step_begins_to_wait_is_not_forgotten(engi
 # --- approvals -------------------------------------------------------------------------------------------------------
 
 
-class Release(Workflow):
+class WaitRelease(Workflow):
     go = signal(approvers=["ada", "group:release"], timeout=MINUTE)
     b = step("shop.b", after=[go])
 
@@ -367,7 +367,7 @@ NO = {"approved": False, "reason": "not on a Friday"}
 
 @pytest.mark.parametrize("names", [["ada"], ["bob", "group:release"]], ids=str)
 def test_an_approver_decides(engine: Engine, names: list[str]) -> None:
-    job = start(Release)
+    job = start(WaitRelease)
     send(job, "go", YES, actor="operator:ada", names=names)
     engine.drain()
     assert state_of(job) == "Completed"
@@ -375,7 +375,7 @@ def test_an_approver_decides(engine: Engine, names: list[str]) -> None:
 
 
 def test_nobody_else_decides_and_nothing_is_changed(engine: Engine) -> None:
-    job = start(Release)
+    job = start(WaitRelease)
     before = history(job)
     with pytest.raises(NotAllowed, match="ada, group:release"):
         send(job, "go", YES, actor="operator:bob", names={"bob", "group:ada"})
@@ -384,7 +384,7 @@ def test_nobody_else_decides_and_nothing_is_changed(engine: Engine) -> None:
 
 
 def test_a_refusal_fails_the_step_for_good_with_who_and_why(engine: Engine) -> None:
-    job = start(Release)
+    job = start(WaitRelease)
     send(job, "go", NO, actor="operator:ada", names={"ada"})
     engine.drain()
     refused = named(job, "go")
@@ -396,12 +396,12 @@ def test_a_refusal_fails_the_step_for_good_with_who_and_why(engine: Engine) -> N
 
 
 def test_a_refusal_may_come_early_too(engine: Engine) -> None:
-    class Later(Workflow):
+    class WaitLater(Workflow):
         a = step("shop.a", compensation="shop.undo_a")
         go = signal(approval=True, after=[a])
         b = step("shop.b", after=[go])
 
-    job = start(Later)
+    job = start(WaitLater)
     assert send(job, "go", NO).outcome == "kept"
     engine.drain()
     assert named(job, "go").error_code == "not_approved"
@@ -411,7 +411,7 @@ def test_a_refusal_may_come_early_too(engine: Engine) -> None:
 
 
 def test_an_approval_that_nobody_gives_expires(engine: Engine) -> None:
-    job = start(Release)
+    job = start(WaitRelease)
     engine.pass_time(61)
     assert named(job, "go").error_code == "signal_timeout"
     assert state_of(job) == "Failed"
@@ -422,7 +422,7 @@ def test_an_approval_that_nobody_gives_expires(engine: Engine) -> None:
                 {"approved": True, "reason": 7}], ids=repr,
 )  # fmt: skip
 def test_what_is_no_decision_is_refused(engine: Engine, payload: Any) -> None:
-    job = start(Release)
+    job = start(WaitRelease)
     with pytest.raises(InvalidInput):
         send(job, "go", payload)
     assert outcomes(job) == []
@@ -431,14 +431,14 @@ def test_what_is_no_decision_is_refused(engine: Engine, payload: Any) -> None:
 # --- callbacks -------------------------------------------------------------------------------------------------------
 
 
-class Deferred(Workflow):
+class WaitDeferred(Workflow):
     a = step("shop.a", compensation="shop.undo_a")
     b = step("shop.b", input={"a": a})
 
 
 def test_a_deferred_step_is_completed_by_its_callback(engine: Engine) -> None:
     engine.says("shop.a", Defer())
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     waiting = named(job, "a")
     assert (waiting.state, waiting.token) == ("Running", None)
@@ -460,7 +460,7 @@ def test_a_callback_before_the_defer_has_settled_wins_and_the_settle_is_not_call
         raise Defer()
 
     engine.says("shop.a", answers_at_once)
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.b")[0].input == {"a": "fast"}
@@ -470,7 +470,7 @@ def test_a_callback_before_the_defer_has_settled_wins_and_the_settle_is_not_call
 
 def test_a_callback_that_does_not_come_leaves_the_step_in_doubt_and_it_is_undone(engine: Engine) -> None:
     engine.says("shop.a", Defer(within=MINUTE))
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     engine.pass_time(61)
     assert named(job, "a").error_code == "callback_timeout"
@@ -482,12 +482,12 @@ def test_a_callback_that_does_not_come_leaves_the_step_in_doubt_and_it_is_undone
 
 
 def test_a_callback_that_does_not_come_is_asked_for_where_there_is_a_probe(engine: Engine) -> None:
-    class Probed(Workflow):
+    class WaitProbed(Workflow):
         a = step("shop.a", compensation="shop.undo_a", probe="shop.find")
 
     engine.says("shop.a", Defer(within=MINUTE))
     engine.says("shop.find", {"found": True})
-    job = start(Probed)
+    job = start(WaitProbed)
     engine.drain()
     engine.pass_time(61)
     engine.pass_time(61)
@@ -498,7 +498,7 @@ def test_a_callback_that_does_not_come_is_asked_for_where_there_is_a_probe(engin
 
 def test_a_callback_may_fail_the_step_so_that_it_is_tried_again(engine: Engine) -> None:
     engine.says("shop.a", Defer(), {"second": True})
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     token = signals.token_of(named(job, "a").pk)
     assert signals.call_back(token, {"error": {"kind": "transient", "message": "busy"}}).outcome == "failed"
@@ -512,7 +512,7 @@ def test_a_callback_may_fail_the_step_so_that_it_is_tried_again(engine: Engine) 
 def test_a_callback_after_its_time_out_is_recorded_and_undone(engine: Engine) -> None:
     """SAS-076: never both."""
     engine.says("shop.a", Defer(within=MINUTE))
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     engine.pass_time(61)
     engine.pass_time(70, times=3)
@@ -528,7 +528,7 @@ def test_a_callback_after_its_time_out_is_recorded_and_undone(engine: Engine) ->
 
 def test_a_token_that_is_none_opens_nothing(engine: Engine) -> None:
     engine.says("shop.a", Defer())
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     token = signals.token_of(named(job, "a").pk)
     for forged in ("", "-", "1", token[:-1], token + "0", token.swapcase(), "é-" + token, "9" * 400):
@@ -538,7 +538,7 @@ def test_a_token_that_is_none_opens_nothing(engine: Engine) -> None:
 
 def test_a_cancelled_job_waits_for_no_callback_and_undoes_what_may_have_been_done(engine: Engine) -> None:
     engine.says("shop.a", Defer())
-    job = start(Deferred)
+    job = start(WaitDeferred)
     engine.drain()
     verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
     engine.drain()
@@ -549,12 +549,12 @@ def test_a_cancelled_job_waits_for_no_callback_and_undoes_what_may_have_been_don
 
 
 def test_an_item_may_defer_and_holds_its_place(engine: Engine) -> None:
-    class Many(Workflow):
+    class WaitMany(Workflow):
         a = step("shop.a", each=given["list"], at_once=1)
         b = step("shop.b", input={"a": a})
 
     engine.says("shop.a", Defer())
-    job = start(Many, {"list": [0, 1]})
+    job = start(WaitMany, {"list": [0, 1]})
     engine.drain()
     first, second = Step.objects.filter(job=job, index__isnull=False).order_by("index")
     assert (first.state, second.state, second.held) == ("Running", "NotStarted", True)
@@ -567,7 +567,7 @@ def test_an_item_may_defer_and_holds_its_place(engine: Engine) -> None:
 
 
 def test_an_undo_behind_a_signal_leaves_the_signal_alone(engine: Engine) -> None:
-    job = start(Paid)
+    job = start(WaitPaid)
     engine.says("shop.b", Permanent("no"))
     engine.drain()
     send(job, "paid", 1)
