@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from tests import console_data as data
 from workflows import signals, transitions
-from workflows.models import Agent, Attempt, Event, Job, Step
+from workflows.models import Agent, Attempt, Event, Job, Once, Signal, Step
 
 pytestmark = pytest.mark.django_db
 
@@ -78,6 +78,10 @@ def test_hostile_text_never_becomes_an_element(client: Client) -> None:
     attempt = Attempt.objects.filter(step__job=job).first()
     assert step
     assert attempt
+    signal = Signal.objects.create(
+        job=job, name=HOSTILE[:100], payload=[HOSTILE], actor=HOSTILE[:200], outcome=Signal.Outcome.LOST
+    )
+    once = Once.objects.create(step=step, name=HOSTILE[:100], attempt=1, result={HOSTILE: HOSTILE})
     addresses = [
         "/",
         "/jobs/",
@@ -85,7 +89,9 @@ def test_hostile_text_never_becomes_an_element(client: Client) -> None:
         f"/jobs/{job.pk}/live",
         f"/jobs/{job.pk}/undo",
         "/attention/",
-        *(f"/admin/sag_workflows/{model}/" for model in ("job", "step", "attempt", "event", "agent")),
+        *(f"/admin/sag_workflows/{model}/" for model in ("job", "step", "attempt", "event", "agent", "signal", "once")),
+        f"/admin/sag_workflows/signal/{signal.pk}/change/",
+        f"/admin/sag_workflows/once/{once.pk}/change/",
         f"/admin/sag_workflows/job/{job.pk}/change/",
         f"/admin/sag_workflows/step/{step.pk}/change/",
         f"/admin/sag_workflows/attempt/{attempt.pk}/change/",
