@@ -51,8 +51,8 @@ class Circumstances:
 NOTHING_KNOWN = Circumstances()
 
 
-def around(jobs: Sequence[Job], steps: Iterable[Step], *, receipts: bool = False) -> Circumstances:
-    """What is around these jobs and these rows of theirs; for `receipts` also what became of the items of ended ones."""
+def around(jobs: Sequence[Job], steps: Iterable[Step], *, receipts: bool = True) -> Circumstances:
+    """What is around these jobs and these rows of theirs. Only `receipts` ask what became of each item of ended ones."""
     steps = list(steps)
     fans = {step.pk: step for step in steps if step.is_fan_out}
     spread = {fan.job_id for fan in fans.values()}

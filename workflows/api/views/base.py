@@ -78,7 +78,7 @@ def step_answer(job: Job, step: Step, *, status: int = 200, location: str = "") 
     """The step as it is now, with its own version."""
     steps = steps_of([job])[job.pk]
     present = Step.objects.select_related("undoes").prefetch_related("attempts").get(pk=step.pk)
-    known = explanations.around([job], [present])
+    known = explanations.around([job], [present], receipts=False)
     body = StepWithAttempts.of(job, present, steps, clock.now(), known).on_the_wire()
     return Response(body, status=status, headers=headers(job, present.version, location))
 
