@@ -6,19 +6,22 @@ Lazy, so that the simulators, which are somebody else's system, can be started w
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from agents.call import Call, InDoubt, LeaseLost, Permanent, Transient
+    from agents.call import Call, Defer, InDoubt, LeaseLost, Permanent, Snooze, Stopped, Transient
     from agents.registry import Agent
 
-__all__ = ["Agent", "Call", "InDoubt", "LeaseLost", "Permanent", "Transient"]
+__all__ = [
+    "Agent",
+    "Call",
+    "Defer",
+    "InDoubt",
+    "LeaseLost",
+    "Permanent",
+    "Snooze",
+    "Stopped",
+    "Transient",
+]
 
-_HOME = {
-    "Agent": "agents.registry",
-    "Call": "agents.call",
-    "InDoubt": "agents.call",
-    "LeaseLost": "agents.call",
-    "Permanent": "agents.call",
-    "Transient": "agents.call",
-}
+_HOME = {name: "agents.registry" if name == "Agent" else "agents.call" for name in __all__}
 
 
 def __getattr__(name: str) -> Any:

@@ -87,14 +87,17 @@ class Heart:
         if not held:
             return
         asked_at = time.monotonic()
+        said = {token: one.call.reported.not_stored() for token, one in held.items()}
         try:
-            beat = transitions.heartbeat({token: (one.step_id, None) for token, one in held.items()})
+            beat = transitions.heartbeat({token: (one.step_id, said[token]) for token, one in held.items()})
         except Error as error:
             logger.warning("no heartbeat, the database did not take it: %s", error)
             connection.close()
             return
         for token, one in held.items():
             one.call.may_send_until = min(asked_at + conf.lease, one.call.ends_at) if token in beat.held else 0.0
+            one.call.stopping = one.call.stopping or token in beat.stopping or token not in beat.held
+            one.call.reported.stored(said[token])
 
     def _give_up(self, held: Held) -> None:
         logger.error("step %s outlived its time-out and hangs; its attempt is given up", held.step_id)

@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any, NoReturn
 
+from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json
 
 from workflows.conf import conf
@@ -22,8 +23,10 @@ class Unstorable(Exception):
     """A result came from a call that was made, and cannot be kept."""
 
 
-def to_store(result: Any) -> str:
-    """The JSON text of a result. Raises Unstorable with the reason."""
+def to_store(result: Any, output: type[BaseModel] | None = None) -> str:
+    """The JSON text of a result, in the form of `output` where that was promised. Raises Unstorable with the reason."""
+    if output is not None:
+        result = _fitted(result, output)
     try:
         encoded = to_json(result, inf_nan_mode="constants", bytes_mode="base64")
     except (PydanticSerializationError, ValueError, TypeError, RecursionError) as error:
@@ -38,6 +41,15 @@ def to_store(result: Any) -> str:
     if _LONG_NUMBER.search(text):
         _check_readable(text)
     return text
+
+
+def _fitted(result: Any, output: type[BaseModel]) -> BaseModel:
+    try:
+        return output.model_validate(result)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "as a whole"
+        raise Unstorable(f"The result does not fit {output.__name__}: {place}: {first['msg']}.") from None
 
 
 def _check_readable(text: str) -> None:

@@ -9,6 +9,7 @@ from django.db import connections
 
 from agents import registry, worker
 from agents.heartbeat import heart
+from agents.patience import until_answered
 from workflows import broker, transitions
 from workflows.models import Agent
 
@@ -32,12 +33,14 @@ def announce_agents(sender: Consumer, **_: object) -> None:
     try:
         for agent in registry.all_agents():
             if agent.queue in queues:
-                worker.until_answered(partial(transitions.announce, _row_of(agent)))
+                until_answered(partial(transitions.announce, row_of(agent)))
     finally:
         connections.close_all()  # children forked from now on must not share this process's connection
 
 
-def _row_of(agent: registry.Agent) -> Agent:
+def row_of(agent: registry.Agent) -> Agent:
+    """What the store is told of an agent."""
+    rate_count, rate_period = agent.rate or (None, None)
     return Agent(
         name=agent.name,
         queue=agent.queue,
@@ -45,4 +48,7 @@ def _row_of(agent: registry.Agent) -> Agent:
         honours_keys=agent.honours_keys,
         closes_keys=agent.closes_keys,
         lands_within=agent.lands_within,
+        at_once=agent.at_once,
+        rate_count=rate_count,
+        rate_period=rate_period,
     )

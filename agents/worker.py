@@ -1,7 +1,8 @@
 """Claim, perform, settle: two short transactions with the call between them.
 
 A worker that is rung takes the step it was rung for, then what is handed over to it, one commit a step. It keeps an
-outcome that the database cannot take until it can. It never decides what comes after a failure.
+outcome that the database cannot take until it can. It never decides what comes after a failure. An atomic operation
+makes no call: it runs inside the transaction that settles it.
 """
 
 import json
@@ -16,25 +17,28 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from types import FrameType
 from typing import Any, TypeVar
 
-from django.db import DataError, InterfaceError, InternalError, OperationalError, close_old_connections, connection
+from django.db import DataError, Error, close_old_connections, connection
+from pydantic import BaseModel
 
 from agents import registry
-from agents.call import AgentError, Call, InDoubt, LeaseLost, Transient, Undoes
+from agents.call import AgentError, Call, Defer, InDoubt, LeaseLost, Snooze, Transient, Undoes
 from agents.draining import is_draining
 from agents.heartbeat import Held, heart
+from agents.patience import NO_ANSWER, until_answered
 from agents.results import Unstorable, clean_text, to_store
 from workflows import broker, scheduler, transitions
 from workflows.conf import conf
 from workflows.exceptions import UnresolvedReference
 from workflows.models import Attempt, Step
 from workflows.plans.templates import references_of, resolve
-from workflows.states import ErrorKind, Role
-from workflows.transitions import Claimed, Failure
+from workflows.states import ErrorKind, Role, StepState
+from workflows.transitions import Claimed, Failure, Settled
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +48,9 @@ _CANDIDATES = 20
 _LOOKS_AT_TAKEN_ONES = 3
 _LOOK_AGAIN_AFTER = 0.1
 _LONGEST_WAIT = 86_400.0
-
-
-# What the database says when it is away, in the middle of a failover (read only), or has ended our idle transaction.
-_NO_ANSWER = (OperationalError, InterfaceError, InternalError)
+# An agent's rate that lets the next call begin within this many seconds is waited for, so many times in a row.
+_WAITS_FOR_A_TURN = 20
+_LONGEST_WAIT_FOR_A_TURN = 0.25
 
 _NOT_CALLED = Failure(kind=ErrorKind.TRANSIENT, code="not_called", message="Time was up before the call could be made.")
 
@@ -58,14 +61,20 @@ class AttemptTimeout(BaseException):
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What became of a call: a result, or a failure. `sent` is the input that went into it; both are JSON text."""
+    """What became of a call: a result, a failure, or a word that it is not over. `sent`, what went in, is JSON text.
+
+    `atomic`: the operation ran inside the transaction that settles it; once `ended`, there is nothing left to report.
+    """
 
     sent: str | None = None
     called: bool = False
     result: str | None = None
     failure: Failure | None = None
+    put_off: Snooze | Defer | None = None
     follows_doubt: bool = False
     by_probe: bool = False
+    atomic: bool = False
+    ended: bool = False
 
 
 @dataclass(kw_only=True)
@@ -95,9 +104,20 @@ def work(queue: str, step_id: int | None) -> None:
     if is_draining():
         broker.ring(queue, step_id)
         return
-    if step_id is not None:
-        _run_chain(*_claim(step_id))
+    claimed, asked_at = _claim(step_id) if step_id is not None else (None, 0.0)
+    if claimed is not None:
+        _run_chain(claimed, asked_at)
+    elif step_id is None:
+        _process.found_nothing.pop(queue, None)  # who rings for the queue alone knows that there is something
+    elif _is_limited(step_id):
+        _take_within_limits(queue, step_id)
+        _process.found_nothing.pop(queue, None)  # its turn may come soon
     _look_round(queue)
+
+
+def _is_limited(step_id: int) -> bool:
+    limited = Step.objects.filter(pk=step_id, state=StepState.NOT_STARTED, limited=True)
+    return until_answered(limited.exists)
 
 
 def _look_round(queue: str) -> None:
@@ -108,21 +128,90 @@ def _look_round(queue: str) -> None:
     """
     if time.monotonic() - _process.found_nothing.get(queue, 0.0) < _LOOK_AGAIN_AFTER:
         return
-    looks_left = _LOOKS_AT_TAKEN_ONES
+    looks_left, limits = _LOOKS_AT_TAKEN_ONES, _Limits()
     while looks_left and not is_draining():
-        found = until_answered(partial(transitions.candidates, queue, _CANDIDATES))
+        found = until_answered(partial(transitions.candidates, queue, _CANDIDATES, limits.full))
+        if not found and limits.wait_for_a_turn():
+            continue
         random.shuffle(found)  # the workers that look round together should not all reach for the same step
-        taken = sum(_take(step_id) for step_id, _ in found)
-        looks_left = (_LOOKS_AT_TAKEN_ONES if taken else looks_left - 1) if found else 0
+        went_on = _take_all(queue, found, limits)
+        looks_left = (_LOOKS_AT_TAKEN_ONES if went_on else looks_left - 1) if found else 0
     _process.found_nothing[queue] = time.monotonic()
+    if limits.turn_comes_soon:
+        broker.ring(queue)  # others in this process's queues have their turn first
 
 
-def _take(step_id: int) -> bool:
-    if is_draining():
+def _take_all(queue: str, found: list[tuple[int, bool]], limits: "_Limits") -> bool:
+    """Whether any could be taken. A limit that is reached ends this: what follows may be under the same one."""
+    taken = False
+    for step_id, limited in found:
+        if is_draining():
+            return False
+        if limited:
+            known = len(limits.full)
+            taken |= _take_within_limits(queue, step_id, limits, unless_locked=True)
+            if len(limits.full) > known:
+                return True
+        else:
+            claimed, asked_at = _claim(step_id, unless_locked=True)
+            _run_chain(claimed, asked_at)
+            taken |= claimed is not None
+    return taken
+
+
+@dataclass(kw_only=True)
+class _Limits:
+    """What one look round a queue met of limits: those that are reached, and when a rate lets the next call begin."""
+
+    full: set[str] = field(default_factory=set)
+    _turns: dict[str, float] = field(default_factory=dict)
+    _waits_left: int = _WAITS_FOR_A_TURN
+
+    def reached(self, name: str, seconds: float) -> None:
+        """No more of these in this look, so that steps behind them are not kept waiting; soon, where it is a rate."""
+        self.full.add(name)
+        if 0 < seconds <= _LONGEST_WAIT_FOR_A_TURN:
+            self._turns[name] = time.monotonic() + seconds
+
+    @property
+    def turn_comes_soon(self) -> bool:
+        return bool(self._turns)
+
+    def wait_for_a_turn(self) -> bool:
+        """With nothing else to do: wait for the next call that a rate allows. False when there is none to wait for."""
+        if not self._turns or not self._waits_left:
+            return False
+        self._waits_left -= 1
+        name = min(self._turns, key=lambda name: self._turns[name])
+        time.sleep(max(self._turns.pop(name) - time.monotonic(), 0.0))
+        self.full.discard(name)
+        return True
+
+
+def _take_within_limits(
+    queue: str, step_id: int, limits: _Limits | None = None, *, unless_locked: bool = False
+) -> bool:
+    """Claim a step whose agent or key has a limit, where that leaves room, and make its call."""
+    token = uuid.uuid4()
+    claim = partial(scheduler.claim_within_limits, step_id, token=token, worker=identity(), unless_locked=unless_locked)
+
+    def found() -> tuple[Claimed, str, float] | None:
+        claimed = scheduler.claimed_under(step_id, token)
+        return (claimed, "", 0.0) if claimed else None
+
+    try:
+        (claimed, full, seconds), asked_at = _timed(claim)
+    except NO_ANSWER as error:
+        logger.warning("the database did not answer a claim: %s", error)
+        connection.close()
+        (claimed, full, seconds), asked_at = until_answered(lambda: _timed(lambda: found() or claim()))
+    if limits is not None and full:
+        limits.reached(full, seconds)
+    if claimed is None:
         return False
-    claimed, asked_at = _claim(step_id, unless_locked=True)
-    _run_chain(claimed, asked_at)
-    return claimed is not None
+    _run_chain(claimed, asked_at, limited=True)
+    _process.found_nothing.pop(queue, None)  # its place is free, and who waits for that was not rung for
+    return True
 
 
 def _claim(step_id: int, *, unless_locked: bool = False) -> tuple[Claimed | None, float]:
@@ -133,7 +222,7 @@ def _claim(step_id: int, *, unless_locked: bool = False) -> tuple[Claimed | None
     found = partial(scheduler.claimed_under, step_id, token)
     try:
         return _timed(claim)
-    except _NO_ANSWER as error:
+    except NO_ANSWER as error:
         logger.warning("the database did not answer a claim: %s", error)
         connection.close()
     # What the server did not finish when the connection broke may still commit between two of our looks.
@@ -146,16 +235,24 @@ def _timed(ask: Callable[[], T]) -> tuple[T, float]:
     return ask(), asked_at
 
 
-def _run_chain(claimed: Claimed | None, asked_at: float) -> None:
+def _run_chain(claimed: Claimed | None, asked_at: float, *, limited: bool = False) -> None:
     """A step and all that is handed over after it. Results known on the way need not be read again."""
     known: dict[str, Any] = {}
     while claimed is not None:
         outcome = _perform(claimed, known, began=asked_at - claimed.age)
+        queue = claimed.queue
         claimed, asked_at = _settle(claimed, outcome)
+        if limited and claimed is not None:
+            broker.ring(queue)  # its place is free now, not at the end of the chain
+            limited = False
 
 
 def _settle(claimed: Claimed, outcome: Outcome) -> tuple[Claimed | None, float]:
     """Report the outcome. The step handed over, if any, and when it was asked for."""
+    if outcome.ended:
+        return None, 0.0
+    if outcome.put_off is not None:
+        return _put_off(claimed, outcome.put_off, outcome.sent)
     if outcome.failure is not None:
         return _fail(claimed, outcome.failure, outcome.sent)
     settle = partial(
@@ -172,28 +269,29 @@ def _settle(claimed: Claimed, outcome: Outcome) -> tuple[Claimed | None, float]:
         settled, asked_at = until_answered(lambda: _timed(lambda: settle(hand_over=not is_draining())))
     except DataError as error:
         return _fail(claimed, _unstorable(str(error)), outcome.sent)
+    _note_lateness(claimed, settled)
+    return (settled.handed_over if settled else None), asked_at
+
+
+def _note_lateness(claimed: Claimed, settled: Settled | None) -> None:
     if settled is None:
         logger.warning("the word of attempt %s at step %s came too late", claimed.attempt, claimed.step_id)
-        return None, asked_at
-    return settled.handed_over, asked_at
+
+
+def _put_off(claimed: Claimed, said: Snooze | Defer, sent: str | None) -> tuple[None, float]:
+    """The call is over and its step is not: it is called again later, or a callback ends it."""
+    if isinstance(said, Snooze):
+        put_off = partial(scheduler.release, claimed, delay=said.delay, reason=clean_text(said.message))
+    else:
+        within = timedelta(seconds=conf.defer_within) if said.within is None else said.within
+        put_off = partial(scheduler.defer, claimed, within=within, sent=sent)
+    _, asked_at = until_answered(lambda: _timed(put_off))
+    return None, asked_at
 
 
 def _fail(claimed: Claimed, failure: Failure, sent: str | None) -> tuple[None, float]:
     _, asked_at = until_answered(lambda: _timed(lambda: scheduler.fail(claimed, failure, sent=sent)))
     return None, asked_at
-
-
-def until_answered(ask: Callable[[], T]) -> T:
-    """Ask the database until it answers: an outcome is kept here as long as this process lives, its slot taken."""
-    wait = 0.1
-    while True:
-        try:
-            return ask()
-        except _NO_ANSWER as error:
-            logger.warning("the database does not answer, asking again in %.1f s: %s", wait, error)
-            connection.close()
-            time.sleep(wait)
-            wait = min(wait * 2, 2.0)
 
 
 # --- the call --------------------------------------------------------------------------------------------------------
@@ -209,6 +307,10 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
         attempt=claimed.attempt,
         idempotency_key=claimed.idempotency_key,
         input=None,
+        index=claimed.index,
+        item=claimed.item,
+        step_id=claimed.step_id,
+        token=claimed.token,
         ends_at=began + claimed.timeout - _margin(claimed.timeout),
         may_send_until=began + min(conf.lease, claimed.timeout),
     )
@@ -229,11 +331,29 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
     except AttemptTimeout:
         connection.close()  # the interruption may have hit it in mid-sentence
         outcome.result, outcome.failure = None, timed_out if outcome.called else _NOT_CALLED
-    except Exception as error:  # whatever an operation raises is an outcome
+    except (Snooze, Defer) as said:
+        outcome.put_off = said
+    except BaseException as error:  # whatever an operation raises is an outcome, were it SystemExit
         outcome.result, outcome.failure = None, _failure_from(error, called=outcome.called)
     finally:
         heart.let_go(claimed.token)
+    if outcome.atomic and not outcome.ended:
+        _judge_rolled_back(claimed, outcome)
+    if not outcome.ended:
+        _keep_last_progress(call)
     return outcome
+
+
+def _keep_last_progress(call: Call) -> None:
+    """What was reported since the last heartbeat. It is worth one try: the outcome matters more."""
+    said = call.reported.not_stored()
+    if said is None or call.token is None:
+        return
+    try:
+        transitions.heartbeat({call.token: (call.step_id, said)})
+    except Error as error:
+        logger.warning("the last progress of step %s is not kept: %s", call.step_id, error)
+        connection.close()
 
 
 def _run_operation(call: Call, claimed: Claimed, outcome: Outcome, known: dict[str, Any]) -> None:
@@ -242,41 +362,98 @@ def _run_operation(call: Call, claimed: Claimed, outcome: Outcome, known: dict[s
     if claimed.attempt > 1:
         outcome.follows_doubt = _has_open_doubt(claimed.step_id)
     if outcome.follows_doubt and probe:
-        found = registry.find(probe)(call)
+        found = registry.find(probe).perform(call)
         if found is not None:
-            outcome.result, outcome.by_probe = to_store(found), True
+            outcome.result, outcome.by_probe = to_store(found, _promised(claimed)), True
             return
     if claimed.probe_only:
         outcome.failure = Failure(
             kind=ErrorKind.IN_DOUBT, code="nothing_found", message="The other side knows nothing of this key."
         )
         return
-    outcome.result = to_store(registry.find(claimed.operation)(call))
+    operation = registry.find(claimed.operation)
+    if operation.atomic:
+        _run_atomically(call, claimed, outcome, operation)
+        return
+    outcome.result = to_store(operation.perform(call), operation.output)
     known[claimed.name] = json.loads(outcome.result)
+
+
+def _promised(claimed: Claimed) -> type[BaseModel] | None:
+    """What a result of this step has to fit, also where the probe or another worker's agents say it."""
+    try:
+        return registry.find(claimed.operation).output
+    except registry.UnknownOperation:
+        return None
+
+
+def _run_atomically(call: Call, claimed: Claimed, outcome: Outcome, operation: registry.Operation) -> None:
+    """Run it inside the transaction that settles it; an exception rolls back all that it wrote."""
+
+    def perform() -> str:
+        call.input = json.loads(outcome.sent or "null")  # anew: after a deadlock it is run again
+        result = to_store(operation.perform(call), operation.output)
+        _keep_last_progress(call)
+        return result
+
+    outcome.atomic = True
+    settled = scheduler.settle_atomically(claimed, perform, sent=lambda: outcome.sent)
+    outcome.ended = True
+    _note_lateness(claimed, settled)
+
+
+def _judge_rolled_back(claimed: Claimed, outcome: Outcome) -> None:
+    """Nothing was done, and that is certain; unless the commit went through and only its answer was lost.
+
+    The store is asked under the job's lock, so that a commit which is still on its way has ended.
+    """
+    if outcome.put_off is not None:
+        if isinstance(outcome.put_off, Defer):
+            outcome.put_off = None
+            outcome.failure = Failure(
+                kind=ErrorKind.PERMANENT,
+                code="defer_in_atomic",
+                message="An atomic operation cannot Defer: it ends with its transaction, which was rolled back.",
+            )
+        return
+    failure = outcome.failure
+    if failure is not None and failure.in_doubt:
+        kind = ErrorKind.PERMANENT if failure.code == transitions.RESULT_NOT_STORABLE else ErrorKind.TRANSIENT
+        outcome.failure = replace(failure, kind=kind, in_doubt=False)
+    outcome.ended = until_answered(partial(scheduler.is_settled, claimed))
 
 
 def _fill_in(call: Call, claimed: Claimed, known: dict[str, Any]) -> None:
     """Put the input together from the job's input and the results of other steps."""
     if claimed.role == Role.FORWARD:
-        call.results = _results(claimed, claimed.plan[claimed.place]["input"], known)
-        call.input = resolve(claimed.plan[claimed.place]["input"], claimed.given, call.results)
+        _resolve_input(call, claimed, known)
         return
-    original = until_answered(Step.objects.filter(undos=claimed.step_id).get)
-    template = claimed.plan[original.place]["input"]
-    call.results = _results(claimed, template, known)
-    call.input = resolve(template, claimed.given, call.results)
+    undone = Step.objects.filter(undos=claimed.step_id).select_related("job")
+    original = until_answered(undone.only(*_OF_THE_UNDONE, "job__reason_detail").get)
+    call.index, call.item = original.index, original.item
+    _resolve_input(call, claimed, known)
     call.undoes = Undoes(
-        name=original.name, idempotency_key=original.idempotency_key, input=call.input, result=original.result
+        name=original.name,
+        idempotency_key=original.idempotency_key,
+        input=call.input,
+        result=original.result,
+        reason=original.job.reason_detail,
     )
 
 
-def _results(claimed: Claimed, template: Any, known: dict[str, Any]) -> dict[str, Any]:
+_OF_THE_UNDONE = ("job", "name", "index", "item", "idempotency_key", "result")
+
+
+def _resolve_input(call: Call, claimed: Claimed, known: dict[str, Any]) -> None:
+    """The input of this place in the plan: an undo has that of its original."""
+    template = claimed.plan[claimed.place]["input"]
     names = references_of(template)
-    missing = names - known.keys()
-    if missing:
-        rows = Step.objects.filter(job_id=claimed.job_id, name__in=missing).values_list("name", "result")
-        known.update(until_answered(lambda: list(rows.all())))
-    return deepcopy({name: known[name] for name in names})
+    absent: set[str] = set()
+    if missing := names - known.keys():
+        found, absent = until_answered(lambda: Step.objects.results(claimed.job_id, claimed.plan, missing))
+        known.update(found)
+    call.results = deepcopy({name: known[name] for name in names - absent})
+    call.input = resolve(template, claimed.given, call.results, item=call.item, absent=absent)
 
 
 def _has_open_doubt(step_id: int) -> bool:
@@ -284,7 +461,7 @@ def _has_open_doubt(step_id: int) -> bool:
     return until_answered(open_doubts.exists)
 
 
-def _failure_from(error: Exception, *, called: bool) -> Failure:
+def _failure_from(error: BaseException, *, called: bool) -> Failure:
     """The three kinds as they come; anything else counts as in doubt once the operation was called."""
     if isinstance(error, AgentError):
         return Failure(

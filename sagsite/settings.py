@@ -231,6 +231,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=RING_INTERVAL),
         "options": {"expires": RING_INTERVAL},
     },
+    "open due ticks": {
+        "task": "supervisor.tasks.open_due",
+        "schedule": timedelta(seconds=RING_INTERVAL),
+        "options": {"expires": RING_INTERVAL},
+    },
 }
 
 # --- people and client programs -----------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ class Facts:
     """What is known of a failed step. `draw` is a random number in [0, 1) for the jitter; times are timedeltas.
 
     `policy`: what its final failure means, "compensate", "hold" or "ignore". `waits`: it makes no call of its own, so that
-    trying again would not help. `too_late`: an item whose fan-out has ended without it. `deaths`: how many attempts ended with their worker. `time_left`: of the step as a whole.
+    trying again would not help. `too_late`: an item whose fan-out has ended without it. `deaths`: how many attempts ended
+    with their worker. `time_left`: of the step as a whole.
     """
 
     role: Role

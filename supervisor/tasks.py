@@ -1,17 +1,19 @@
 """Celery's way to the supervisor: beat drives the sweep and the rings, a failure asks for its remedy at once."""
 
 import uuid
+from functools import cache
 
 from celery import shared_task
 from django.db import close_old_connections
 
 from supervisor import retention, storms
 from supervisor import sweep as supervision
-from workflows import broker, errands, scheduler
+from workflows import broker, errands, scheduler, schedules, ticks
 
 SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
 RING_DUE = "supervisor.tasks.ring_due"
+OPEN_DUE = "supervisor.tasks.open_due"
 
 
 @shared_task(name=SWEEP, ignore_result=True)
@@ -32,6 +34,19 @@ def ring_due() -> None:
 def prune() -> None:
     close_old_connections()
     retention.prune()
+
+
+@shared_task(name=OPEN_DUE, ignore_result=True)
+def open_due() -> None:
+    close_old_connections()
+    register_declared()
+    ticks.open_due()
+
+
+@cache
+def register_declared() -> None:
+    """Once for each process, since it is the process's own code that declares. One that failed is tried again."""
+    schedules.register_declared()
 
 
 @shared_task(name=broker.DECIDE, ignore_result=True)

@@ -2,12 +2,15 @@
 
 import json
 import uuid
+from datetime import timedelta
 from typing import Any
 
 from django.contrib.auth.models import Group, User
+from django.db import transaction
 
 from supervisor import sweep
-from workflows import scheduler, transitions
+from workflows import Workflow, child, given, item, scheduler, signal, timer, transitions, verbs
+from workflows import step as step_
 from workflows.catalog.trip import TripBooking
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan
@@ -36,7 +39,8 @@ def trip(key: str | None = None, *, plan: Plan | None = None, **changes: Any) ->
 
 
 def step(job: Job, name: str) -> Step:
-    return Step.objects.get(job=job, name=name)
+    """The step at this address, of its latest generation."""
+    return verbs.step_at(job, name)
 
 
 def run(job: Job, name: str, *, worker: str = "worker-1") -> Claimed:
@@ -121,3 +125,72 @@ def failing(key: str | None = None) -> Job:
 
 def undo_names(job: Job) -> list[str]:
     return list(job.steps.exclude(role=Role.FORWARD).order_by("seq").values_list("name", flat=True))
+
+
+# --- jobs with every kind of step ------------------------------------------------------------------------------------
+
+
+class Showcase(Workflow):
+    """One of each kind of step, for the eyes."""
+
+    flight = step_("flight.reserve", compensation="flight.cancel")
+    hotel = step_(
+        "hotel.reserve", compensation="hotel.cancel", otherwise=step_("inn.reserve", compensation="inn.cancel")
+    )
+    car = step_("car.reserve", when=given["has_car"])
+    cooling = timer(3600)
+    news = signal()
+    approval = signal(approval=True, approvers=["group:operators", "grace"], timeout=timedelta(hours=24))
+    trip = child(TripBooking, input=given["trip"])
+    charge = step_("bank.charge", compensation=False, pivot=True, after=[approval])
+
+
+class Rollout(Workflow):
+    """A list of hosts, three at once, of which two may fail."""
+
+    deploy = step_("host.deploy", compensation="host.rollback", each=given["hosts"], input={"host": item}, tolerate=2)
+    report = step_("report.publish", compensation=False, after=[deploy])
+
+
+class Chain(Workflow):
+    """Three steps one behind the other; the last cannot be undone, and nobody said so."""
+
+    one = step_("shop.one", compensation="shop.undo_one")
+    two = step_("shop.two", compensation="shop.undo_two", after=[one])
+    three = step_("shop.three", after=[two])
+
+
+def showcase(**changes: Any) -> Job:
+    """A job that waits for a time, two signals and a child; its car is not wanted."""
+    given_input = {"has_car": False, "trip": TRIP} | changes
+    return scheduler.open_job(plan=Showcase.plan, input=given_input, key=None)
+
+
+def rollout(hosts: int = 3) -> Job:
+    """A fan-out whose items may start."""
+    job = scheduler.open_job(plan=Rollout.plan, input={"hosts": [f"h{n:03}" for n in range(hosts)]})
+    scheduler.attend_to_all(job.pk)
+    return job
+
+
+def chain(*done: str) -> Job:
+    """A chain of which these steps are done."""
+    job = scheduler.open_job(plan=Chain.plan, input={})
+    for name in done:
+        complete(job, name)
+    job.refresh_from_db()
+    return job
+
+
+def lost(job: Job, name: str) -> None:
+    """A worker takes the step, and is never heard of again."""
+    run(job, name)
+    with transaction.atomic():
+        found = transitions.lock(job.pk)
+        assert found
+        transitions.expire(found, step(job, name))
+
+
+def attend(job: Job) -> None:
+    """The scheduler looks at what waits for it."""
+    scheduler.attend_to_all(job.pk)

@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -12,9 +13,23 @@ ROOMS = ("workflows", "agents", "supervisor", "sagsite")
 PEN = ROOT / "workflows" / "transitions.py"
 STATEMENTS = {"start.sql", "claim.sql", "settle.sql", "settle_item.sql", "heartbeat.sql"}
 
-MODELS = {"Job", "Step", "Attempt", "Event", "Signal", "Once", "Agent", "ClockOffset"}
-RELATIONS = {"steps", "attempts", "events", "undos", "items", "signals", "calls_once"}
-ROWS = {"job", "step", "item", "fan", "child", "signal", "attempt", "event", "original", "undo", "recheck"}
+SCHEDULERS = {ROOT / "workflows" / "schedules.py", ROOT / "workflows" / "ticks.py"}
+
+
+class Rows(NamedTuple):
+    """By what names rows go: their models, the relations that lead to them, and variables."""
+
+    models: set[str]
+    relations: set[str]
+    variables: set[str]
+
+
+ENGINE = Rows(
+    {"Job", "Step", "Attempt", "Event", "Signal", "Once", "Agent", "ClockOffset"},
+    {"steps", "attempts", "events", "undos", "items", "signals", "calls_once"},
+    {"job", "step", "item", "fan", "child", "signal", "attempt", "event", "original", "undo", "recheck"},
+)
+SCHEDULES = Rows({"Schedule", "ScheduleChange", "Tick"}, {"ticks", "changes"}, {"schedule", "tick"})
 _VERBS = ("create", "update", "delete", "save", "get_or_create", "update_or_create", "bulk_create", "bulk_update")
 VERBS = {*_VERBS, *(f"a{verb}" for verb in _VERBS)}
 RAW = re.compile(
@@ -24,14 +39,14 @@ RAW = re.compile(
 )
 
 
-def writes(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of everything in this Python text that would write the engine's rows."""
+def writes(source: str, rows: Rows = ENGINE) -> Iterator[tuple[int, str]]:
+    """(line, what) of everything in this Python text that would write such rows; raw SQL is looked at for the engine's."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and RAW.search(node.value):
             yield node.lineno, "raw SQL"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in VERBS:
             chain = list(_chain(node.func.value))
-            if _is_engines(chain):
+            if _is_among(rows, chain):
                 yield node.lineno, ".".join([*reversed(chain), node.func.attr])
 
 
@@ -51,15 +66,15 @@ def _chain(node: ast.expr) -> Iterator[str]:
                 return
 
 
-def _is_engines(chain: list[str]) -> bool:
+def _is_among(rows: Rows, chain: list[str]) -> bool:
     if not chain:
         return False
     managers = {"objects", "_base_manager", "_default_manager"}
     return (
-        (bool(MODELS & set(chain)) and bool(managers & set(chain)))
-        or bool(RELATIONS & set(chain[:-1]))
-        or (chain == [chain[0]] and chain[0] in ROWS | MODELS)
-        or chain[0] in MODELS
+        (bool(rows.models & set(chain)) and bool(managers & set(chain)))
+        or bool(rows.relations & set(chain[:-1]))
+        or (chain == [chain[0]] and chain[0] in rows.variables | rows.models)
+        or chain[0] in rows.models
     )
 
 
@@ -74,6 +89,11 @@ def test_only_the_pen_writes_the_rows_of_the_engine() -> None:
     ]
     assert len(_sources()) > 30
     assert found == []
+
+
+def test_only_schedules_and_ticks_write_their_own_rows() -> None:
+    found = {file for file in _sources() if list(writes(file.read_text(), SCHEDULES))}
+    assert found == SCHEDULERS
 
 
 def test_only_the_named_statements_write_the_rows_of_the_engine() -> None:

@@ -11,7 +11,7 @@ from django.utils.functional import cached_property
 from knox.models import get_digest_token
 from knox.settings import CONSTANTS
 
-from workflows.models import Agent, ApiToken, Attempt, Event, Job, Step
+from workflows.models import Agent, ApiToken, Attempt, Event, Job, Once, Signal, Step
 
 COUNTED = 10_000
 
@@ -46,11 +46,16 @@ class ReadOnlyAdmin(ReadOnly, ModelAdmin):
 
 
 class StepInline(ReadOnly, TabularInline):
+    """The steps of the plan as it is now; of a fan-out the one row that stands for its items."""
+
     model = Step
-    fields = ("seq", "name", "role", "operation", "state", "attempt", "error_code", "started_at", "finished_at")
+    fields = ("seq", "name", "kind", "role", "operation", "state", "attempt", "error_code", "started_at", "finished_at")
     readonly_fields = fields
     ordering = ("seq",)
     show_change_link = True
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Step]:
+        return super().get_queryset(request).filter(parent=None, superseded=False, undoes__index=None)
 
 
 class AttemptInline(ReadOnly, TabularInline):
@@ -75,16 +80,16 @@ class JobAdmin(ReadOnlyAdmin):
 
 @admin.register(Step)
 class StepAdmin(ReadOnlyAdmin):
-    list_display = ("id", "job_id", "name", "role", "operation", "state", "attempt", "error_code", "worker")
-    list_filter = ("state", "role")
+    list_display = ("id", "job_id", "name", "index", "kind", "operation", "state", "attempt", "settled_by", "worker")
+    list_filter = ("state", "kind", "role", "settled_by")
     search_fields = ("=job__id",)
     search_help_text = "The exact id of a job"
     ordering = ("-id",)
     inlines = (AttemptInline,)
-    raw_id_fields = ("job", "undoes")
+    raw_id_fields = ("job", "parent", "undoes")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Step]:
-        return super().get_queryset(request).defer("result")
+        return super().get_queryset(request).defer("result", "item")
 
 
 @admin.register(Attempt)
@@ -116,8 +121,27 @@ class EventAdmin(ReadOnlyAdmin):
 
 @admin.register(Agent)
 class AgentAdmin(ReadOnlyAdmin):
-    list_display = ("name", "queue", "honours_keys", "closes_keys", "lands_within", "announced_at")
+    list_display = ("name", "queue", "honours_keys", "closes_keys", "lands_within", "at_once", "announced_at")
     ordering = ("name",)
+
+
+@admin.register(Signal)
+class SignalAdmin(ReadOnlyAdmin):
+    list_display = ("id", "job_id", "name", "actor", "outcome", "received_at")
+    list_filter = ("outcome",)
+    search_fields = ("=job__id",)
+    search_help_text = "The exact id of a job"
+    ordering = ("-id",)
+    raw_id_fields = ("job",)
+
+
+@admin.register(Once)
+class OnceAdmin(ReadOnlyAdmin):
+    list_display = ("id", "step_id", "name", "attempt", "begun_at", "done_at")
+    search_fields = ("=step__id",)
+    search_help_text = "The number of a step"
+    ordering = ("-id",)
+    raw_id_fields = ("step",)
 
 
 class ApiTokenForm(ModelForm):

@@ -83,8 +83,8 @@ def depth(queue: str) -> int:
             return 0
 
 
-def ring_on_commit(steps: Iterable[tuple[int, str]]) -> None:
-    """Ring for [step id, queue] once the transaction that is open, if any, has committed."""
+def ring_on_commit(steps: Iterable[tuple[int | None, str]]) -> None:
+    """Ring for [step id, queue], or for a queue alone, once the transaction that is open, if any, has committed."""
     for step_id, queue in steps:
         _on_commit(partial(ring, queue, step_id))
 

@@ -21,29 +21,29 @@ from workflows.transitions import Failure
 def begin(job: Job, step: Step, planned: PlanStep, input: Any) -> None:
     """Open the child, and let the step wait for its end. Raises UnknownWorkflow, InvalidInput or InputTooLarge.
 
-    A step that is tried again takes up the child that it has.
+    A step that is tried again takes up the child that it has, unless that was undone: then it starts another one.
     """
-    if child_of(step) is not None:
+    earlier = child_of(step)
+    if earlier is not None and earlier.state != JobState.COMPENSATED:
         transitions.open_waiting(job, step, until=now())
         broker.ring_wake_on_commit(step.pk)
         return
     workflow = registry.get(planned.child or "")
     validated = workflow.validate(input)
     transitions.open_waiting(job, step, until=None, data={"workflow": workflow.name})
-    child = opening.new_job(
-        workflow.plan, validated, key=step.idempotency_key, client_id=job.client_id, parent_step_id=step.pk
-    )
+    key = step.idempotency_key if earlier is None else f"{step.idempotency_key}~{step.attempt}"
+    child = opening.new_job(workflow.plan, validated, key=key, client_id=job.client_id, parent_step_id=step.pk)
     opened = transitions.start(child, plan=workflow.plan, actor="scheduler", start_at=None)
     if opened is None:
-        raise AssertionError(f"the key {step.idempotency_key} is taken by a job that is no child of {step}")
+        raise AssertionError(f"the key {key} is taken by a job that is no child of {step}")
     broker.ring_on_commit(opened.first)
     if opened.gated:
         broker.ring_attend_on_commit(child.pk)
 
 
 def child_of(step: Step) -> Job | None:
-    """The job that this step started; for an undo, the one that its original started."""
-    return Job.objects.filter(parent_step_id=step.undoes_id or step.pk).first()
+    """The job that this step started, the last one; for an undo, the one that its original started."""
+    return Job.objects.filter(parent_step_id=step.undoes_id or step.pk).order_by("-created_at", "-id").first()
 
 
 def answer_of(child: Job, step: Step) -> tuple[Any, Failure | None]:

@@ -6,7 +6,7 @@ off by another on the other, and changes nothing when it is done twice.
 
 import uuid
 
-from workflows import children, scheduler, transitions, verbs
+from workflows import children, compensation, scheduler, transitions, verbs
 from workflows.exceptions import SagError
 from workflows.models import Job, Step
 from workflows.states import JobState, Reason, Role, SettledBy, StepKind, StepState
@@ -61,12 +61,15 @@ def _undo_child(child: Job) -> bool:
     if job.state == JobState.RUNNING:
         verbs.cancel_child(job.pk, undo=True, detail=reason)
     elif job.state in (JobState.COMPLETED, JobState.FAILED):
-        scene = scheduler.scene_of(job, list(Step.objects.filter(job=job).for_timeline()), scheduler.announced_agents())
         try:
-            verbs.undo_ended(job, scene, actor="scheduler", reason=reason, why=Reason.PARENT)
+            verbs.undo_ended(job, _scene(job), actor="scheduler", reason=reason, why=Reason.PARENT)
         except SagError:
             return False
     return not job.is_terminal
+
+
+def _scene(job: Job) -> compensation.Scene:
+    return scheduler.scene_of(job, list(Step.objects.filter(job=job).for_timeline()), scheduler.announced_agents())
 
 
 @in_transaction
@@ -84,7 +87,7 @@ def tell_parent(job_id: uuid.UUID) -> bool | None:
     waiting = Step.objects.filter(state=StepState.RUNNING, kind=StepKind.CHILD, complete_by__isnull=True)
     step = waiting.filter(pk=child.parent_step_id).first() or waiting.filter(undoes_id=child.parent_step_id).first()
     told: bool | None = True
-    if step is not None:
+    if step is not None and children.child_of(step) == child:
         told = _answer(step.pk, step.job_id, child)
     if told is not None:
         transitions.told_parent(child)
@@ -103,6 +106,8 @@ def _answer(step_id: int, job_id: uuid.UUID, child: Job | None) -> bool | None:
         result, failure = None, None  # it never began: there is nothing to undo
     else:
         result, failure = children.answer_of(child, step)
+    if child is not None and step.role != Role.FORWARD and child.state == JobState.COMPLETED:
+        failure = failure if scheduler.is_touched(_scene(child)) else None
     if failure is not None:
         transitions.wait_ended_badly(job, step, failure, actor="scheduler")
         scheduler.after_failure(job, step)

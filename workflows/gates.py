@@ -107,6 +107,18 @@ def due_at(delay: Any, since: datetime) -> datetime:
         raise UnresolvedReference(f"a timer cannot wait {delay!r} seconds") from None
 
 
+def put_off_timers(job: Job) -> None:
+    """The time of a pause that ends now does not count for timers of so many seconds; an instant stays what it is."""
+    if job.paused_at is None:
+        return
+    paused_for = now() - job.paused_at
+    plan = Plan.from_json(job.plan)
+    for step in Step.objects.filter(job=job, kind=StepKind.TIMER, state=StepState.RUNNING, deadline__isnull=False):
+        planned = plan.steps[step.place]
+        if step.deadline is not None and not isinstance(_view(job, planned, step).value(planned.delay), str):
+            transitions.look_again_at(step, step.deadline + paused_for)
+
+
 def _look(job: Job, plan: Plan, step: Step) -> None:
     planned = plan.steps[step.place]
     if step.role != Role.FORWARD:

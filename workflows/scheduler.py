@@ -214,7 +214,7 @@ def is_settled(claimed: Claimed) -> bool:
 def _offer_place(step: Step) -> None:
     """A step under a limit has let go: who waits for its place is found by the worker that is rung."""
     if step.limited:
-        broker.ring_on_commit([(step.pk, step.queue)])
+        broker.ring_on_commit([(None, step.queue)])
 
 
 @in_transaction
@@ -561,15 +561,8 @@ def _begin_undo(job: Job, scene: compensation.Scene) -> None:
         _close(job, JobState.FAILED, detail=f"{job.reason_detail} {why}".strip())
         return
     rows = compensation.plan_undo(scene).rows
-    planned = {step.name: step for step in scene.plan.steps}
     reversible = any(compensation.can_be_undone(step) for step in scene.plan.steps)
-    touched = any(
-        compensation.needs_undo(step, scene.evidence[step.pk], scene.fans)
-        and step.kind in (StepKind.CALL, StepKind.CHILD)
-        and not planned[step.name].undo_unnecessary
-        for step in scene.steps
-    )
-    if not rows and (touched or not reversible):
+    if not rows and (is_touched(scene) or not reversible):
         end_failed_steps(job, scene.steps, Remedy.WAIT, "Nothing that was done can be undone.")
         _close(job, JobState.FAILED, detail=job.reason_detail)
         return
@@ -580,6 +573,17 @@ def _begin_undo(job: Job, scene: compensation.Scene) -> None:
         ring_for_ready(job)
     else:
         _close(job, JobState.COMPENSATED, detail=job.reason_detail)
+
+
+def is_touched(scene: compensation.Scene) -> bool:
+    """Whether the job did something, or may have, that would have to be undone."""
+    planned = {step.name: step for step in scene.plan.steps}
+    return any(
+        compensation.needs_undo(step, scene.evidence[step.pk], scene.fans)
+        and step.kind in (StepKind.CALL, StepKind.CHILD)
+        and not planned[step.name].undo_unnecessary
+        for step in scene.steps
+    )
 
 
 def end_forward_steps(

@@ -136,6 +136,14 @@ def call_back(token: str, body: Any) -> CalledBack:
     return _call_back(step_id, result, failure)
 
 
+# In which states of its job a step may still be completed or failed from outside.
+_WANTED_IN = {
+    Role.FORWARD: (JobState.RUNNING,),
+    Role.UNDO: (JobState.COMPENSATING,),
+    Role.RECHECK: (JobState.COMPENSATING, JobState.COMPENSATED, JobState.FAILED),
+}
+
+
 @in_transaction
 def _call_back(step_id: int, result: Any, failure: Failure | None) -> CalledBack:
     job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
@@ -143,8 +151,7 @@ def _call_back(step_id: int, result: Any, failure: Failure | None) -> CalledBack
     if job is None:
         raise NotFound("No step waits under this token.")
     step = Step.objects.get(pk=step_id)
-    undoing = step.role != Role.FORWARD
-    wanted = job.state == (JobState.COMPENSATING if undoing else JobState.RUNNING) and not step.superseded
+    wanted = job.state in _WANTED_IN[Role(step.role)] and not step.superseded
     waits = step.state == StepState.RUNNING or (
         failure is None and step.attempt > 0 and step.state in (StepState.NOT_STARTED, StepState.FAILED)
     )

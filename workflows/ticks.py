@@ -170,10 +170,15 @@ class Desk:
     def admit(self, tick: Tick, overlap: str) -> None:
         """Start it, or have it wait, or not, as the rule says for what finds another one at work."""
         tick.overlap = overlap
-        takes_turns = overlap == "buffer_all" or (tick.made_up and overlap in ("skip", "buffer_one"))
+        # What is made up for would skip itself, but for the first; and what is on time is not skipped on its account.
+        ahead = [*self.running, *self.waiting]
+        behind_late_ones = overlap == "skip" and all(other.made_up for other in ahead)
+        takes_turns = (
+            overlap == "buffer_all" or behind_late_ones or (tick.made_up and overlap in ("skip", "buffer_one"))
+        )
         if overlap == "allow":
             self._start_beside_others(tick)
-        elif not self.running and not self.waiting:
+        elif not ahead:
             self._start(tick)
         elif takes_turns:
             self._have_it_wait(tick)
@@ -256,13 +261,14 @@ class Desk:
             pk__in=[tick.job_id for tick in ended], state__in=[JobState.FAILED, JobState.COMPENSATED]
         )
         failed = jobs.exclude(reason=Reason.CANCELLED).order_by("pk").first()
-        if failed is not None:
-            pause(self.schedule, self.present, actor="scheduler", note=f"Job {failed.pk} ended {failed.state}.")
+        if failed is not None:  # paused from its end on, whenever that was noticed
+            since = failed.finished_at or self.present
+            pause(self.schedule, since, actor="scheduler", note=f"Job {failed.pk} ended {failed.state}.")
 
 
-def pause(schedule: Schedule, present: datetime, *, actor: str, note: str) -> None:
+def pause(schedule: Schedule, since: datetime, *, actor: str, note: str) -> None:
     """Start nothing more of it; the row is locked. What waits for its turn is skipped, but for backfills and triggers."""
-    schedule.paused_at, schedule.paused_by, schedule.pause_note = present, actor, note
+    schedule.paused_at, schedule.paused_by, schedule.pause_note = since, actor, note
     schedule.revision += 1
     schedule.save(update_fields=["paused_at", "paused_by", "pause_note", "revision"])
     waiting = Tick.objects.filter(schedule=schedule, kind=Kind.DUE).waiting().order_by()

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import F, OuterRef, Q, Subquery
+from django.db.models import F, JSONField, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Greatest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.types.json import Jsonb
@@ -924,8 +924,9 @@ def recount(job: Job, counts: Mapping[int, int]) -> None:
 
 def keep_signal(job: Job, *, name: str, payload: Any, actor: str, outcome: Signal.Outcome, reason: str = "") -> Signal:
     """Write down a signal that came, and what becomes of it."""
+    stored = Value(None, JSONField()) if payload is None else payload  # the JSON null, which is not "nothing"
     signal = Signal.objects.create(
-        job=job, name=name, payload=payload, actor=actor, outcome=outcome, received_at=SagNow()
+        job=job, name=name, payload=stored, actor=actor, outcome=outcome, received_at=SagNow()
     )
     data = {"name": name, "outcome": str(outcome)}
     _event(job, _next_number(job), "signal.received", actor=actor, reason=reason, data=data)

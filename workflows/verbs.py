@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from workflows import broker, compensation, explanations, scheduler, transitions
+from workflows import broker, compensation, explanations, gates, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.exceptions import DigestMismatch, InvalidInput, NotFound, StaleVersion, WrongState
@@ -44,6 +44,7 @@ def cancel(job_id: uuid.UUID, *, undo: bool, actor: str, reason: str, seen: int 
     return job
 
 
+@in_transaction
 def cancel_child(job_id: uuid.UUID, *, undo: bool, detail: str) -> None:
     """The parent of this job stops: so does it, as far as it still runs."""
     with_undo = undo
@@ -310,6 +311,7 @@ def pause(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None
 def resume(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None) -> Job:
     job = _locked_job(job_id, seen)
     if job.paused_at is not None:
+        gates.put_off_timers(job)
         transitions.resume(job, actor=actor, reason=reason)
         scheduler.move_on(job)
         scheduler.ring_for_ready(job)
@@ -455,11 +457,11 @@ def undo_ended(
     """Undo a locked job in which nothing runs: one that has ended, or a part of one that has not."""
     names = _names_down_to(job, scene.plan, down_to)
     _check_not_past_pivot(job, names)
+    if down_to is not None and names is not None:
+        _check_part(job, scene, names, down_to)
     undo = compensation.plan_undo(scene, names)
     if not undo.rows and not undo.again:
         raise WrongState("There is nothing to undo.", state=job.state, allowed=job_verbs(job))
-    if down_to is not None and names is not None:
-        _check_part(job, scene, names, down_to)
     detail = reason if down_to is None else f"Undone down to {down_to}: {reason}"
     if job.state == JobState.RUNNING:
         if job.paused_at is not None:

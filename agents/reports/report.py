@@ -22,7 +22,7 @@ def publish(call: Call) -> dict[str, Any]:
     Publishing a day again replaces its report.
     """
     day = _day(call.input["day"])
-    services, audit = call.input["totals"]["services"], call.input["audit"]
+    services, audit = dict(sorted(call.input["totals"]["services"].items())), call.input["audit"]
     folder = home() / "reports" / day
     call.check_may_send()
     folder.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ def totals(call: Call) -> dict[str, Any]:
     return {
         "services": {
             name: {"made": made[name], "cancelled": cancelled[name], "live": made[name] - cancelled[name]}
-            for name in sorted(made)
+            for name in made
         }
     }
 

@@ -17,7 +17,7 @@ Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, element) => {
 
 // What somebody is typing stays; the hidden version beside it is brought up to date.
 Idiomorph.defaults.callbacks.beforeNodeMorphed = (element) => {
-  if (element.localName === "input" && element.type !== "hidden" && element.closest("[popover]")) return false;
+  if (element.localName === "textarea" || (element.localName === "input" && element.type !== "hidden")) return false;
 };
 
 // --- times that count -----------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ document.body.addEventListener("htmx:afterRequest", (event) => {
   const answered = successful || [409, 412, 422].includes(xhr.status);
   if (dialog && answered && dialog.matches(":popover-open")) dialog.hidePopover();
   if (elt.localName === "form" && answered) {
-    elt.reset();
+    if (xhr.status !== 422) elt.reset(); // what was refused can be mended
     document.querySelector("#notices .notice")?.scrollIntoView({ block: "nearest" });
   }
 });

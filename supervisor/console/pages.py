@@ -12,6 +12,7 @@ from django.http import QueryDict
 
 from workflows.models import Job, Step
 from workflows.querysets import JobQuerySet
+from workflows.states import Role
 
 SIZE = 50
 
@@ -83,5 +84,6 @@ def page(jobs: JobQuerySet, query: QueryDict) -> Page:
 
 def with_steps(jobs: JobQuerySet) -> JobQuerySet:
     """Jobs with what their row in a list shows."""
-    steps = Step.objects.only(*_SHOWN).order_by("seq")
+    # Not the rechecks of items either, of which there may be as many as there are items.
+    steps = Step.objects.of_plan().exclude(role=Role.RECHECK, undoes__index__isnull=False).only(*_SHOWN).order_by("seq")
     return jobs.defer("plan", "input").prefetch_related(Prefetch("steps", steps))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Min
 
-from supervisor.console.filters import WORDS, jobs_in
+from supervisor.console.filters import NEEDS_PERSON, WORDS, jobs_in
 from supervisor.health import SWEEPS_MISSED
 from supervisor.models import Sweep
 from workflows.conf import conf
@@ -60,13 +60,22 @@ class Pulse:
 
 
 def take(now: datetime) -> Pulse:
-    swept_at = Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
-    return Pulse(now=now, swept_at=swept_at, waiting_since=_oldest_ready(), counts=state_counts())
+    return Pulse(now=now, swept_at=swept_at(), waiting_since=_oldest_ready(), counts=state_counts())
+
+
+def swept_at() -> datetime | None:
+    """When the supervisor last looked."""
+    return Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
 
 
 def state_counts() -> dict[str, Count]:
     """{state or word: how many jobs}, in the order that they are shown."""
     return {word: Count.of(jobs_in(word)) for word in WORDS}
+
+
+def needy() -> Count:
+    """How many jobs need a person."""
+    return Count.of(jobs_in(NEEDS_PERSON))
 
 
 def _oldest_ready() -> datetime | None:

@@ -5,43 +5,31 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Max, Q
 from django.http import Http404
 
-from workflows import explanations, verbs
+from supervisor.console.cards import StepView, cards, surroundings
+from workflows import compensation, explanations, verbs
 from workflows.clock import SagNow, now
-from workflows.models import Attempt, Event, Job, Step
-from workflows.states import LIVE_JOB_STATES, JobState, Reason, Role, StepState
+from workflows.explanations import Circumstances
+from workflows.models import Event, Job, Step
+from workflows.plans.plan import Plan
+from workflows.states import LIVE_JOB_STATES, JobState, Role, StepState
 
 EVENTS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepView:
-    """A step as a card in its lane. `word` is its state as people say it; `verbs` name the buttons it has."""
-
-    step: Step
-    attempts: Sequence[Attempt]
-    word: str
-    in_doubt: bool
-    reference: str | None
-    because: str | None
-    verbs: Sequence[str]
-    starts_at: datetime | None
-    open: bool
-
-    @property
-    def sent(self) -> Any:
-        """The input that the last attempt with one really sent."""
-        return next((attempt.input for attempt in reversed(self.attempts) if attempt.input is not None), None)
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobView:
-    """Everything on a job's page. `mark` changes when something on it does; `moves` says whether it still may."""
+    """Everything on a job's page. `mark` changes when something on it does; `moves` says whether it still may.
+
+    `pivot`: the step behind which there is no way back, once it is done. `earlier`: rows that were undone and done anew.
+    `needy_items`: the first items of fan-outs that stand in front of a person.
+    `parent`: the step of another job that started this one.
+    """
 
     job: Job
     now: datetime
@@ -50,23 +38,23 @@ class JobView:
     moves: bool
     because: str | None
     needs_person: Sequence[str]
+    needy_items: Sequence[StepView]
     receipt: dict[str, Any] | None
     progress: dict[str, Any]
     forward: Sequence[StepView]
     undo: Sequence[StepView]
+    earlier: Sequence[StepView]
+    parent: Step | None
+    pivot: str | None
     verbs: Sequence[str]
     live_effects: Sequence[str]
     events: Sequence[Event]
     more_events: bool
 
     @property
-    def until(self) -> datetime:
-        """Until when its time runs."""
-        return self.job.finished_at or self.now
-
-    @property
     def undo_is_incomplete(self) -> bool:
-        return self.job.state == JobState.FAILED and bool(self.undo)
+        failed = any(card.step.state != StepState.COMPLETED for card in self.undo)
+        return self.job.state == JobState.FAILED and bool(self.undo) and (failed or not self.job.partial)
 
 
 @dataclass(frozen=True)
@@ -83,15 +71,17 @@ def mark_of(job_id: uuid.UUID) -> Mark:
     Read before the rows, so that a change in between is seen by the next look. Http404 when there is no such job.
     """
     waits, runs = Q(steps__state=StepState.NOT_STARTED), Q(steps__state=StepState.RUNNING)
+    # Without a lease a step waits until its deadline.
+    ends = Q(steps__complete_by__lte=SagNow()) | Q(steps__complete_by=None, steps__deadline__lte=SagNow())
     # A recheck may run behind the end of its job.
     rechecks = waits & Q(steps__role=Role.RECHECK) & ~Q(state=JobState.COMPLETED)
     found = (
-        Job.objects.filter(pk=job_id)
+        Job.objects.filter(pk=job_id, steps__parent=None)  # not the items, of which there may be thousands
         .values("seq", "state")
         .annotate(
             beat=Max("steps__heartbeat_at"),
             due=Count("steps", filter=waits & Q(steps__run_after__lte=SagNow())),
-            late=Count("steps", filter=runs & Q(steps__complete_by__lte=SagNow())),
+            late=Count("steps", filter=runs & ends),
             moving=Count("steps", filter=runs | rechecks),
         )
         .order_by("pk")
@@ -104,39 +94,66 @@ def mark_of(job_id: uuid.UUID) -> Mark:
     return Mark(text, moves=found["state"] in LIVE_JOB_STATES or found["moving"] > 0)
 
 
-def view_of(job_id: uuid.UUID) -> JobView:
-    """The page of a job, or Http404."""
-    mark = mark_of(job_id)
+def view_of(job_id: uuid.UUID, mark: Mark | None = None) -> JobView:
+    """The page of a job, or Http404. `mark`: one that was just read."""
+    mark = mark or mark_of(job_id)
     present = now()
     job = Job.objects.select_related("client").get(pk=job_id)
-    steps = list(Step.objects.filter(job=job).for_timeline())
-    for step in steps:
-        step.job = job
-    by_kind = _verbs_by_kind(job, steps)
-    cards = [_card(job, step, steps, by_kind, present) for step in steps]
+    plan = Plan.from_json(job.plan)
+    steps = _of_job(job, Step.objects.filter(job=job).for_documents())
+    replaced = _replaced(job) if any(step.generation > 1 for step in steps) else []
+    pivot, allowed = compensation.pivot_passed(plan, steps), verbs.job_verbs(job)
+    undoable = pivot is None and "compensation" in allowed
+    known = explanations.around([job], [*steps, *replaced])
+    needy_items = _of_job(job, known.in_need[job.pk].first) if job.pk in known.in_need else []
+    around = surroundings(job, plan, [*steps, *replaced], known, present, undoable=undoable)
+    shown = cards(around, steps)
     events = list(Event.objects.filter(job=job).order_by("-seq")[: EVENTS + 1])
     return JobView(
         job=job,
         now=present,
         mark=mark.text,
-        summary=summary(job, steps),
+        summary=summary(job, steps, known),
         moves=mark.moves,
-        because=explanations.waiting_because(job, steps, present),
-        needs_person=explanations.needs_person(job, steps),
-        receipt=explanations.receipt(job, steps),
-        progress=explanations.progress(steps),
-        forward=[card for card in cards if card.step.role == Role.FORWARD],
-        undo=[card for card in cards if card.step.role != Role.FORWARD],
-        verbs=verbs.job_verbs(job),
-        live_effects=_live_effects(cards),
+        because=explanations.waiting_because(job, steps, present, known),
+        needs_person=explanations.needs_person(job, steps, known),
+        needy_items=cards(around, needy_items),
+        receipt=explanations.receipt(job, steps, known),
+        progress=explanations.progress(steps, known),
+        forward=[card for card in shown if card.step.role == Role.FORWARD],
+        undo=[card for card in shown if card.step.role != Role.FORWARD],
+        earlier=cards(around, replaced),
+        parent=_parent(job),
+        pivot=pivot,
+        verbs=allowed,
+        live_effects=_live_effects(shown),
         events=events[:EVENTS],
         more_events=len(events) > EVENTS,
     )
 
 
-def summary(job: Job, steps: Sequence[Step]) -> str:
+def _of_job(job: Job, rows: Iterable[Step]) -> list[Step]:
+    steps = list(rows)
+    for step in steps:
+        step.job = job
+    return steps
+
+
+def _replaced(job: Job) -> list[Step]:
+    """The rows of earlier generations, each with its undo behind it."""
+    rows = Step.objects.filter(job=job, superseded=True, parent__isnull=True).select_related("undoes")
+    return _of_job(job, rows.prefetch_related("attempts").order_by("generation", "seq"))
+
+
+def _parent(job: Job) -> Step | None:
+    if job.parent_step_id is None:
+        return None
+    return Step.objects.select_related("job").filter(pk=job.parent_step_id).first()
+
+
+def summary(job: Job, steps: Sequence[Step], known: Circumstances) -> str:
     """The job's state in words."""
-    progress = explanations.progress(steps)
+    progress = explanations.progress(steps, known)
     if job.state == JobState.RUNNING and job.stopping_at is not None:
         return "Stopping, then everything done is undone" if job.stopping_undo else "Stopping, without undo"
     if job.state == JobState.RUNNING:
@@ -144,71 +161,20 @@ def summary(job: Job, steps: Sequence[Step]) -> str:
     if job.state == JobState.COMPLETED:
         return "Every step is done"
     if job.state == JobState.COMPENSATING:
-        return f"{'Paused while undoing' if job.paused_at else 'Undoing'}, {progress['message']}"
-    undone = any(step.role == Role.UNDO for step in steps)
+        part = ", a part" if job.partial else ""
+        return f"{'Paused while undoing' if job.paused_at else 'Undoing'}{part}, {progress['message']}"
+    undos = [step for step in steps if step.role == Role.UNDO]
     if job.state == JobState.COMPENSATED:
-        return "Everything done has been undone" if undone else "Nothing had been done, so nothing was to be undone"
-    return "The undo is incomplete" if undone else "It ended without undo"
+        return "Everything done has been undone" if undos else "Nothing had been done, so nothing was to be undone"
+    if job.partial and all(step.state == StepState.COMPLETED for step in undos):
+        return "A part is undone; Retry goes forward again from there"
+    return "The undo is incomplete" if undos else "It ended without undo"
 
 
-def reason_in_words(job: Job) -> str:
-    """Why a job stopped short, one sentence or an empty text."""
-    words = {
-        Reason.STEP_FAILED: "A step failed",
-        Reason.CANCELLED: "It was cancelled",
-        Reason.DEADLINE: "Its time was over",
-        Reason.OPERATOR: "A person had it undone",
-        Reason.PARENT: "The job that started it ended",
-    }
-    if not job.reason:
-        return ""
-    said = words[Reason(job.reason)]
-    return f"{said}: {job.reason_detail}" if job.reason_detail else f"{said}."
-
-
-def _verbs_by_kind(job: Job, steps: Iterable[Step]) -> dict[tuple[str, str], list[str]]:
-    """What may be asked of steps: the same for all of one role in one state, so asked of the store once for each."""
-    one_of_each = {(step.role, step.state): step for step in steps}
-    return {kind: verbs.step_verbs(job, step) for kind, step in one_of_each.items()}
-
-
-def _card(
-    job: Job, step: Step, steps: Sequence[Step], verbs: dict[tuple[str, str], list[str]], present: datetime
-) -> StepView:
-    undone = any(
-        other.undoes_id == step.pk and other.state == StepState.COMPLETED for other in steps
-    ) and not explanations.in_doubt(step)
-    waits = step.state == StepState.NOT_STARTED and not step.waiting_for and step.run_after > present
-    return StepView(
-        step=step,
-        attempts=list(step.attempts.all()),
-        word="Undone" if undone else _word(step),
-        in_doubt=explanations.in_doubt(step),
-        reference=explanations.known_reference(step),
-        because=explanations.step_waiting_because(job, step, steps, present),
-        verbs=verbs[step.role, step.state],
-        starts_at=step.run_after if waits and not job.is_terminal else None,
-        open=step.state in (StepState.RUNNING, StepState.FAILED) and not undone,
-    )
-
-
-def _word(step: Step) -> str:
-    if step.state == StepState.NOT_STARTED:
-        return "Retrying" if step.attempt else "Waiting"
-    return StepState(step.state).value
-
-
-def _live_effects(cards: Iterable[StepView]) -> list[str]:
+def _live_effects(shown: Iterable[StepView]) -> list[str]:
     """What a cancellation with undo would undo now, and one without would leave behind."""
     return [
         f"{card.step.name} ({card.reference})" if card.reference else card.step.name
-        for card in cards
-        if card.step.role == Role.FORWARD
-        and card.word != "Undone"
-        and (card.step.state == StepState.COMPLETED or card.in_doubt)
+        for card in shown
+        if card.had_effect
     ]
-
-
-def took(step: Step, present: datetime) -> timedelta | None:
-    """How long a step has been at it, or was."""
-    return (step.finished_at or present) - step.started_at if step.started_at else None

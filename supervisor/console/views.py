@@ -1,23 +1,29 @@
-"""The pages: is it healthy, the jobs, one job, and the part of its page that follows the job."""
+"""The pages: is it healthy, who is needed, the jobs, one job with the part that follows it, its items, its undo."""
 
 import uuid
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django_htmx.http import HTMX_STOP_POLLING
 
-from supervisor.console import pulse, timeline
-from supervisor.console.access import is_operator, reader
-from supervisor.console.filters import NEEDS_PERSON, WORDS, Filters, jobs_in
-from supervisor.console.pages import page, with_steps
-from workflows import explanations
+from supervisor.console import items, needs, pulse, timeline
+from supervisor.console.access import is_operator, names_of, reader
+from supervisor.console.cards import StepView
+from supervisor.console.filters import WORDS, Filters
+from supervisor.console.pages import Cursor, page, with_steps
+from workflows import verbs
 from workflows.clock import now
-from workflows.models import Job, Step
+from workflows.exceptions import NotFound
+from workflows.models import Job
 from workflows.plans import registry
 
 NEWEST = 12
 IN_NEED = 10
+IN_NEED_ON_A_PAGE = 50
+SHOWN_OF_AN_UNDO = 200
 
 
 @reader
@@ -28,19 +34,20 @@ def overview(request: HttpRequest) -> HttpResponse:
         "now": present,
         "pulse": pulse.take(present),
         "words": WORDS,
-        "in_need": _in_need(),
+        "in_need": needs.newest(IN_NEED),
         "jobs": with_steps(Job.objects.newest_first())[:NEWEST],
     }
     return render(request, "console/overview.html", context)
 
 
-def _in_need() -> list[tuple[Job, list[str]]]:
-    """The newest jobs that need a person, each with why."""
-    needy = list(jobs_in(NEEDS_PERSON).newest_first()[:IN_NEED])
-    steps: dict[uuid.UUID, list[Step]] = {job.pk: [] for job in needy}
-    for step in Step.objects.filter(job__in=needy).for_timeline():
-        steps[step.job_id].append(step)
-    return [(job, explanations.needs_person(job, steps[job.pk])) for job in needy]
+@reader
+def attention(request: HttpRequest) -> HttpResponse:
+    """Everything that waits for a person's decision, newest job first."""
+    found = needs.newest(IN_NEED_ON_A_PAGE + 1, Cursor.parse(request.GET.get("after", "")))
+    shown = found[:IN_NEED_ON_A_PAGE]
+    older = Cursor.of(shown[-1].job) if len(found) > len(shown) else None
+    context = {"now": now(), "needs": shown, "older": older, "swept_at": pulse.swept_at()}
+    return render(request, "console/attention.html", context)
 
 
 @reader
@@ -88,18 +95,86 @@ def live(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     mark = timeline.mark_of(job_id)
     if mark.moves and request.GET.get("seen") == mark.text:
         return HttpResponse(status=204)
-    context = job_context(request, job_id)
+    context = job_context(request, job_id, mark)
     status = 200 if context["view"].moves else HTMX_STOP_POLLING
     return render(request, "console/_job_live.html", context, status=status)
 
 
-def job_context(request: HttpRequest, job_id: uuid.UUID) -> dict[str, Any]:
+def job_context(request: HttpRequest, job_id: uuid.UUID, mark: timeline.Mark | None = None) -> dict[str, Any]:
     """What the job page's templates need. `list_query`: the filters of the list that the reader came from."""
-    view = timeline.view_of(job_id)
+    view = timeline.view_of(job_id, mark)
+    list_query = _list_query(request)
     return {
         "view": view,
         "job": view.job,
         "now": view.now,
+        "list_query": list_query,
+        "back": f"?{urlencode({'list': list_query})}" if list_query else "",
+        **_rights(request, view.forward),
+    }
+
+
+@reader
+def step_items(request: HttpRequest, job_id: uuid.UUID, name: str) -> HttpResponse:
+    """The items of a fan-out. State and place are in the URL; to htmx the part of the page that follows the job."""
+    template = "console/_items_live.html" if getattr(request, "htmx", False) else "console/items.html"
+    return render(request, template, items_context(request, job_id, name))
+
+
+def items_context(request: HttpRequest, job_id: uuid.UUID, name: str) -> dict[str, Any]:
+    """What the templates of the items' page need. `back`: what its forms carry so that the same page answers them."""
+    view = items.view_of(job_id, name, request.GET)
+    list_query = _list_query(request)
+    place = [view.query, urlencode({"list": list_query})] if list_query else [view.query]
+    carried = [*place, urlencode({"items_of": view.fan.name})]
+    return {
+        "view": view,
+        "job": view.job,
+        "now": view.now,
+        "list_query": list_query,
+        "query": "&".join(filter(None, place)),
+        "back": "?" + "&".join(filter(None, carried)),
+        **_rights(request, view.cards),
+    }
+
+
+@reader
+def undo(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
+    """What an undo would do now: all of it, or `?down_to=` a step."""
+    return render(request, "console/undo.html", undo_context(request, job_id, request.GET.get("down_to", "")))
+
+
+def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[str, Any]:
+    """What the templates of the undo's page need, or Http404."""
+    present = now()
+    try:
+        preview = verbs.preview(job_id, down_to=down_to or None)
+    except NotFound as error:
+        raise Http404(error.message) from error
+    job = Job.objects.get(pk=job_id)
+    list_query = _list_query(request)
+    return {
+        "job": job,
+        "now": present,
+        "preview": preview,
+        "calls": preview.steps[:SHOWN_OF_AN_UNDO],
+        "more_calls": len(preview.steps) - SHOWN_OF_AN_UNDO,
+        "allowed": "compensation" in verbs.job_verbs(job) and preview.pivot is None,
+        "list_query": list_query,
+        "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         "may_act": is_operator(request.user),
-        "list_query": Filters.parse(request.GET.get("list", "")).query,
+    }
+
+
+def _list_query(request: HttpRequest) -> str:
+    return Filters.parse(request.GET.get("list", "")).query
+
+
+def _rights(request: HttpRequest, cards: Sequence[StepView]) -> dict[str, Any]:
+    """Whether the reader may push buttons, and which approvals are not the reader's to give."""
+    named = [card for card in cards if card.takes_signal and card.planned.approvers]
+    called = names_of(request.user) if named else frozenset()
+    return {
+        "may_act": is_operator(request.user),
+        "not_theirs": {card.step.pk for card in named if not called & set(card.planned.approvers)},
     }

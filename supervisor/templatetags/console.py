@@ -1,20 +1,24 @@
 """How the console writes states, times and payloads. Whatever comes from outside is escaped here or by the template."""
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 from django import template
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from supervisor.console import timeline
-from workflows.models import Job, Step
+from supervisor.console import pulse, words
+from supervisor.console.cards import StepView
+from workflows.models import Event, Job, Step
 from workflows.states import JobState, Remedy, StepState
 
 register = template.Library()
 
+BRIEF = 60
 LONGEST_TEXT = 10_000  # characters: a page that is sent every second must stay small
 
 # A shape for each word, so that no state is told by its colour alone. Drawn in a box of 16 by 16.
@@ -65,6 +69,19 @@ def badge(word: str, text: str = "") -> SafeString:
 def as_json(value: Any) -> str:
     """A payload as people read it, cut where it gets long."""
     return cut(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+@register.filter
+def brief(value: Any) -> str:
+    """A payload on one line, or its beginning."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]}…"
+
+
+@register.filter
+def approvers(names: Iterable[str]) -> str:
+    """Whose decision counts, as people say it."""
+    return ", ".join(f"the group {name[6:]}" if name.startswith("group:") else name for name in names)
 
 
 @register.filter
@@ -163,7 +180,42 @@ def _first_failed(steps: list[Step]) -> Step | None:
 
 @register.filter
 def reason_in_words(job: Job) -> str:
-    return timeline.reason_in_words(job)
+    return words.of_reason(job)
+
+
+# --- forms ---------------------------------------------------------------------------------------------------------
+
+
+@register.simple_tag(takes_context=True)
+def posts_to(context: template.Context, noun: str, *of: str) -> SafeString:
+    """The attributes of a form that asks for a verb of this job, or of a step of it, and shows the answer in place."""
+    address = reverse(noun, args=[context["job"].pk, *of]) + context["back"]
+    return format_html(
+        'method="post" action="{}" hx-post="{}" hx-disabled-elt="find button" hx-sync="#live:replace"', address, address
+    )
+
+
+@register.filter
+def items_query(card: StepView, list_query: str) -> str:
+    """The query of the page with a fan-out's items."""
+    generation = card.step.generation if card.step.superseded else None
+    pairs = {"generation": generation, "list": list_query or None}
+    query = urlencode({name: value for name, value in pairs.items() if value})
+    return f"?{query}" if query else ""
+
+
+@register.simple_tag
+def needy() -> pulse.Count:
+    """How many jobs need a person, for the way there."""
+    return pulse.needy()
+
+
+# --- history -------------------------------------------------------------------------------------------------------
+
+
+@register.filter
+def in_words(event: Event) -> str:
+    return words.of_event(event)
 
 
 @register.filter
@@ -176,6 +228,8 @@ def event_words(data: Any) -> str:
 
 def _said(name: str, value: Any) -> str:
     words = name.replace("_", " ")
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
     if value is True:
         return words
     if name.endswith("_seconds"):
@@ -186,6 +240,14 @@ def _said(name: str, value: Any) -> str:
 @register.filter
 def lookup(table: dict[Any, Any], name: Any) -> Any:
     return table.get(name)
+
+
+@register.filter
+def share(part: Any, whole: Any) -> str:
+    """So many percent; none where these are no numbers, since calls may report what they like."""
+    if not isinstance(part, int | float) or not isinstance(whole, int | float) or whole <= 0:
+        return "0"
+    return f"{max(0, min(100 * part / whole, 100)):.1f}"
 
 
 @register.filter

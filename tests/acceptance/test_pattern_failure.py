@@ -7,6 +7,7 @@ A lease lasts 10 s and is renewed every 3 s, the supervisor looks every 5 s, a s
 import signal
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,10 +24,8 @@ BACK_OFF = 2
 QUEUE_WAIT = 2  # a due step is rung for every second
 A_MOMENT = 1  # what a sweep, or a busy machine, takes for itself
 
-SETTINGS = {
-    **{"lease": LEASE, "heartbeat": BEAT, "sweep": SWEEP},
-    "retry": {"attempts": 3, "first": BACK_OFF, "factor": 2},
-}
+RETRY = {"attempts": 3, "first": BACK_OFF, "factor": 2}
+SETTINGS = {"lease": LEASE, "heartbeat": BEAT, "sweep": SWEEP, "retry": RETRY}
 START = f"""
 from dataclasses import replace
 from datetime import timedelta
@@ -74,8 +73,7 @@ def freeze_after_two_beats(trips: Trips, trip: str) -> tuple[int, datetime]:
         return len(leases) >= 3
 
     wait_until(renewed_twice, what="two heartbeats of the hotel")
-    ends = sorted(leases)
-    renewals = [(after - before).total_seconds() for before, after in zip(ends, ends[1:], strict=False)]
+    renewals = [(after - before).total_seconds() for before, after in pairwise(sorted(leases))]
     assert all(BEAT - A_MOMENT < renewal < BEAT + A_MOMENT for renewal in renewals), renewals
     pid = trips.worker_pid(trip, "hotel")
     send(pid, signal.SIGSTOP)

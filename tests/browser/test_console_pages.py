@@ -12,7 +12,8 @@ from workflows.models import Agent
 
 
 def addresses(job_id: object) -> list[str]:
-    return ["/", "/jobs/", "/jobs/?state=Failed&state=needs_person", f"/jobs/{job_id}", "/jobs/?q=%3Cb%3E", "/nowhere"]
+    found = ["/", "/attention/", "/jobs/", "/jobs/?state=Failed&state=needs_person", "/jobs/?q=%3Cb%3E", "/nowhere"]
+    return [*found, f"/jobs/{job_id}", f"/jobs/{job_id}/undo"]
 
 
 def test_hostile_data_executes_nothing(operator_page: Page, site: str) -> None:
@@ -47,8 +48,10 @@ def test_no_page_is_wider_than_the_screen(operator_page: Page, site: str, width:
     long = "x" * 200
     job = data.failed_undo(f"a-very-long-key-{long}", f"No-space-in-this-message-{long}")
     data.failing("short")
+    fan, every_kind = data.rollout(30), data.showcase()
+    data.fail(fan, "deploy:0", long)
     operator_page.set_viewport_size({"width": width, "height": 800})
-    for address in addresses(job.pk):
+    for address in [*addresses(job.pk), f"/jobs/{every_kind.pk}", f"/jobs/{fan.pk}", f"/jobs/{fan.pk}/steps/deploy/"]:
         operator_page.goto(site + address)
         operator_page.evaluate("document.querySelectorAll('details').forEach(it => it.open = true)")
         wide, screen = operator_page.evaluate(

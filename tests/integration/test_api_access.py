@@ -19,13 +19,22 @@ JOB_ROUTES = [
     ("GET", "jobs/{id}"),
     ("GET", "jobs/{id}/events"),
     ("GET", "jobs/{id}/steps/flight"),
+    ("GET", "jobs/{id}/steps/flight/items"),
+    ("GET", "jobs/{id}/compensation"),
     ("POST", "jobs/{id}/cancellation"),
+    ("POST", "jobs/{id}/compensation"),
+    ("POST", "jobs/{id}/signals/flight"),
     ("POST", "jobs/{id}/retries"),
     ("POST", "jobs/{id}/pause"),
     ("POST", "jobs/{id}/resumption"),
     ("POST", "jobs/{id}/steps/flight/cancellation"),
     ("POST", "jobs/{id}/steps/flight/retries"),
+    ("POST", "jobs/{id}/steps/flight/skip"),
+    ("POST", "jobs/{id}/steps/flight/result"),
+    ("POST", "jobs/{id}/steps/flight/verdict"),
 ]
+READS = [path for method, path in JOB_ROUTES if method == "GET"]
+CLIENTS_VERBS = ("cancellation", "compensation", "signals/flight")
 
 
 def test_a_request_without_a_token_is_told_to_bring_one() -> None:
@@ -88,9 +97,19 @@ def test_the_last_use_of_a_token_is_written_at_most_once_a_minute() -> None:
         ("GET", "bookings", "jobs:read", {"jobs:read", "jobs:operate", "admin"}),
         ("POST", "jobs", "jobs:write", {"jobs:write", "admin"}),
         ("POST", "bookings", "jobs:write", {"jobs:write", "admin"}),
-        *(("GET", path, "jobs:read", {"jobs:read", "jobs:operate", "admin"}) for _, path in JOB_ROUTES[:4]),
-        ("POST", "jobs/{id}/cancellation", "jobs:write", {"jobs:write", "jobs:operate", "admin"}),
-        *(("POST", path, "jobs:operate", {"jobs:operate", "admin"}) for _, path in JOB_ROUTES[5:]),
+        ("GET", "workflows", "jobs:read", {"jobs:read", "jobs:operate", "admin"}),
+        ("GET", "workflows/TripBooking", "jobs:read", {"jobs:read", "jobs:operate", "admin"}),
+        ("GET", "attention", "jobs:operate", {"jobs:operate", "admin"}),
+        *(("GET", path, "jobs:read", {"jobs:read", "jobs:operate", "admin"}) for path in READS),
+        *(
+            ("POST", f"jobs/{{id}}/{verb}", "jobs:write", {"jobs:write", "jobs:operate", "admin"})
+            for verb in CLIENTS_VERBS
+        ),
+        *(
+            ("POST", path, "jobs:operate", {"jobs:operate", "admin"})
+            for method, path in JOB_ROUTES
+            if method == "POST" and not path.endswith(tuple(f"{{id}}/{verb}" for verb in CLIENTS_VERBS))
+        ),
     ],
 )
 def test_a_route_opens_to_its_scope_alone(method: str, path: str, needed: str, enough: set[str]) -> None:
@@ -108,7 +127,7 @@ def test_another_clients_job_does_not_exist_sas_106(method: str, path: str) -> N
     # Holding every scope that a client without a right to all jobs can hold.
     other = Program("b", "jobs:read", "jobs:write")
     response = other.ask(method, path.format(id=job_id), None, {"If-Match": "*", "Idempotency-Key": "k"})
-    may_ask = method == "GET" or path.endswith("}/cancellation")
+    may_ask = method == "GET" or path.endswith(tuple(f"{{id}}/{verb}" for verb in CLIENTS_VERBS))
     assert response.status_code == (404 if may_ask else 403)
     unknown = other.ask(method, path.format(id="0" * 8 + job_id[8:]), None, {"If-Match": "*"})
     assert unknown.json()["title"] == response.json()["title"]
@@ -160,7 +179,7 @@ def test_an_operators_program_sees_and_stops_every_job(scope: str) -> None:
 def test_a_job_that_belongs_to_nobody_is_the_operators_alone_sas_108(client_id: int | None) -> None:
     job_id = TripBooking.start(TRIP, client_id=client_id).pk
     client = Program("a")
-    for method, path in JOB_ROUTES[:5]:
+    for method, path in [*(("GET", path) for path in READS), ("POST", "jobs/{id}/cancellation")]:
         assert client.ask(method, path.format(id=job_id), None, {}).status_code == 404
     assert client.get("jobs").json()["results"] == []
     assert Program("ops", "jobs:operate").get(f"jobs/{job_id}").status_code == 200

@@ -10,7 +10,7 @@ from workflows.models import Event, Job
 
 pytestmark = pytest.mark.django_db
 
-NOUNS = ["job-retries", "job-cancellation", "job-pause", "job-resumption", "step-retries", "step-cancellation"]
+NOUNS = [str(pattern.name) for pattern in urlpatterns if pattern.callback.__module__ == "supervisor.console.actions"]
 
 
 def address(pattern: URLPattern, job: Job) -> str:
@@ -60,7 +60,7 @@ def test_a_readers_post_is_refused_and_changes_nothing(noun: str) -> None:
     job = data.trip()
     data.run(job, "flight")
     job.refresh_from_db()
-    arguments = [job.pk, "flight"] if noun.startswith("step") else [job.pk]
+    arguments = [job.pk, "flight"] if noun.startswith("step") or noun == "job-signal" else [job.pk]
     answer = signed_in("reader").post(reverse(noun, args=arguments), {"seen": job.seq, "reason": "x"})
     assert answer.status_code == 403
     assert "operators" in answer.content.decode()
@@ -71,7 +71,7 @@ def test_a_readers_post_is_refused_and_changes_nothing(noun: str) -> None:
 @pytest.mark.parametrize("noun", NOUNS)
 def test_a_post_without_the_pages_csrf_token_is_refused(noun: str) -> None:
     job = data.trip()
-    arguments = [job.pk, "flight"] if noun.startswith("step") else [job.pk]
+    arguments = [job.pk, "flight"] if noun.startswith("step") or noun == "job-signal" else [job.pk]
     client = signed_in("ada", operator=True, checks_csrf=True)
     answer = client.post(reverse(noun, args=arguments), {"seen": job.seq})
     assert answer.status_code == 403
@@ -81,7 +81,7 @@ def test_a_post_without_the_pages_csrf_token_is_refused(noun: str) -> None:
 @pytest.mark.parametrize("noun", NOUNS)
 def test_a_get_of_a_button_does_nothing(noun: str) -> None:
     job = data.trip()
-    arguments = [job.pk, "flight"] if noun.startswith("step") else [job.pk]
+    arguments = [job.pk, "flight"] if noun.startswith("step") or noun == "job-signal" else [job.pk]
     assert signed_in("ada", operator=True).get(reverse(noun, args=arguments)).status_code == 405
     assert Job.objects.get(pk=job.pk).seq == job.seq
 

@@ -9,7 +9,8 @@ from django.test import Client
 from django.utils import timezone
 
 from tests import console_data as data
-from workflows.models import Agent, Attempt, Event, Job, Step
+from workflows import signals, transitions
+from workflows.models import Agent, Attempt, Event, Job, Once, Signal, Step
 
 pytestmark = pytest.mark.django_db
 
@@ -41,7 +42,8 @@ class Elements(HTMLParser):
 def hostile_job() -> Job:
     job = data.failed_undo(HOSTILE, HOSTILE)
     payload = {HOSTILE: [HOSTILE, {"reference": HOSTILE}], "reference": HOSTILE}
-    Job.objects.filter(pk=job.pk).update(input=payload, reason_detail=HOSTILE, workflow=HOSTILE[:100])
+    plan = json.loads(json.dumps(job.plan).replace('"hotel"', json.dumps(HOSTILE[:80])))
+    Job.objects.filter(pk=job.pk).update(input=payload, reason_detail=HOSTILE, workflow=HOSTILE[:100], plan=plan)
     Step.objects.filter(job=job, name="flight").update(result=payload)
     Step.objects.filter(job=job, name="hotel").update(name=HOSTILE[:80], operation=HOSTILE[:100])
     Step.objects.filter(job=job).update(idempotency_key=HOSTILE[:150], queue=HOSTILE[:60], remedy_reason="")
@@ -76,12 +78,20 @@ def test_hostile_text_never_becomes_an_element(client: Client) -> None:
     attempt = Attempt.objects.filter(step__job=job).first()
     assert step
     assert attempt
+    signal = Signal.objects.create(
+        job=job, name=HOSTILE[:100], payload=[HOSTILE], actor=HOSTILE[:200], outcome=Signal.Outcome.LOST
+    )
+    once = Once.objects.create(step=step, name=HOSTILE[:100], attempt=1, result={HOSTILE: HOSTILE})
     addresses = [
         "/",
         "/jobs/",
         f"/jobs/{job.pk}",
         f"/jobs/{job.pk}/live",
-        *(f"/admin/sag_workflows/{model}/" for model in ("job", "step", "attempt", "event", "agent")),
+        f"/jobs/{job.pk}/undo",
+        "/attention/",
+        *(f"/admin/sag_workflows/{model}/" for model in ("job", "step", "attempt", "event", "agent", "signal", "once")),
+        f"/admin/sag_workflows/signal/{signal.pk}/change/",
+        f"/admin/sag_workflows/once/{once.pk}/change/",
         f"/admin/sag_workflows/job/{job.pk}/change/",
         f"/admin/sag_workflows/step/{step.pk}/change/",
         f"/admin/sag_workflows/attempt/{attempt.pk}/change/",
@@ -93,10 +103,35 @@ def test_hostile_text_never_becomes_an_element(client: Client) -> None:
         assert "<script>alert" not in page
 
 
+def test_hostile_words_of_every_new_kind_stay_text(client: Client) -> None:
+    job = data.showcase()
+    signals.send(job.pk, "news", {"reference": HOSTILE}, actor=HOSTILE[:200])
+    signals.send(job.pk, "approval", {"approved": True, "reason": HOSTILE}, actor=HOSTILE[:200])
+    claimed = data.run(job, "flight")
+    progress = json.dumps({"done": HOSTILE, "total": HOSTILE, "message": HOSTILE, HOSTILE: HOSTILE})
+    transitions.heartbeat({claimed.token: (claimed.step_id, progress)})
+    Step.objects.filter(job=job, name="car").update(skip_reason=HOSTILE)
+    page = client.get(f"/jobs/{job.pk}").content.decode()
+    assert "&lt;script" in page
+    assert Elements(page).found == []
+    fan = data.rollout(2)
+    Step.objects.filter(job=fan, index=0).update(item={HOSTILE: HOSTILE})
+    Step.objects.filter(job=fan, index=1).update(item=HOSTILE)
+    page = client.get(f"/jobs/{fan.pk}/steps/deploy/").content.decode()
+    assert "&lt;script" in page
+    assert Elements(page).found == []
+
+
 def test_hostile_words_in_the_url_come_back_as_text(client: Client) -> None:
     for name in ("state", "q", "workflow", "after", "list"):
         page = client.get("/jobs/", {name: HOSTILE}).content.decode()
         assert Elements(page).found == [], name
+    fan = data.rollout(2)
+    for name in ("state", "after", "before", "generation", "list"):
+        page = client.get(f"/jobs/{fan.pk}/steps/deploy/", {name: HOSTILE}).content.decode()
+        assert Elements(page).found == [], name
+    assert Elements(client.get("/attention/", {"after": HOSTILE}).content.decode()).found == []
+    assert Elements(client.get(f"/jobs/{fan.pk}/undo", {"down_to": HOSTILE}).content.decode()).found == []
     job = data.trip()
     assert Elements(client.get(f"/jobs/{job.pk}", {"list": HOSTILE}).content.decode()).found == []
 

@@ -16,12 +16,12 @@ from workflows.conf import conf
 from workflows.models import Attempt, Job, Step
 
 
-class Spread(Workflow):
+class ItemsSpread(Workflow):
     a = step("shop.a", compensation="shop.undo_a", each=given["list"], input={"is": item})
     b = step("shop.b", input={"all": a})
 
 
-class Two(Workflow):
+class ItemsTwo(Workflow):
     a = step("shop.a", compensation="shop.undo_a", each=given["list"], at_once=2, tolerate=2, input={"is": item})
     b = step("shop.b", input={"all": a})
 
@@ -51,13 +51,13 @@ def fails_for(*values: Any, error: type[Exception] = Permanent) -> Callable[[Any
     return answer
 
 
-# --- the list ----------------------------------------------------------------------------------------------------------
+# --- the list --------------------------------------------------------------------------------------------------------
 
 
 def test_every_item_is_done_and_the_results_keep_the_order_of_the_list(engine: Engine) -> None:
     """SAS-002: the join runs once, with all results."""
     engine.says("shop.a", lambda call: call.input["is"] * 10)
-    job = start(Spread, {"list": [3, 1, 2]})
+    job = start(ItemsSpread, {"list": [3, 1, 2]})
     engine.drain()
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.b")[0].input == {"all": [30, 10, 20]}
@@ -66,7 +66,7 @@ def test_every_item_is_done_and_the_results_keep_the_order_of_the_list(engine: E
 
 
 def test_an_empty_list_completes_at_once_with_an_empty_result(engine: Engine) -> None:
-    job = start(Spread, {"list": []})
+    job = start(ItemsSpread, {"list": []})
     engine.drain()
     assert state_of(job) == "Completed"
     assert engine.asked() == ["shop.b"]
@@ -75,10 +75,10 @@ def test_an_empty_list_completes_at_once_with_an_empty_result(engine: Engine) ->
 
 
 def test_a_job_that_is_nothing_but_an_empty_list_completes_when_it_is_started(engine: Engine) -> None:
-    class Nothing(Workflow):
+    class ItemsNothing(Workflow):
         a = step("shop.a", each=given["list"])
 
-    job = start(Nothing, {"list": []})
+    job = start(ItemsNothing, {"list": []})
     assert state_of(job) == "Completed"
     check_books(job)
 
@@ -87,7 +87,7 @@ def test_a_job_that_is_nothing_but_an_empty_list_completes_when_it_is_started(en
     ("value", "what"), [(None, "null"), ("abc", "a str"), ({"a": 1}, "a dict"), (7, "a int")], ids=repr
 )
 def test_what_is_no_list_fails_the_step_with_what_it_was(engine: Engine, value: Any, what: str) -> None:
-    job = start(Spread, {"list": value})
+    job = start(ItemsSpread, {"list": value})
     engine.drain()
     failed = named(job, "a")
     assert (failed.state, failed.error_kind, failed.error_code) == ("Failed", "permanent", "unresolved_reference")
@@ -98,18 +98,18 @@ def test_what_is_no_list_fails_the_step_with_what_it_was(engine: Engine, value: 
 
 
 def test_a_list_that_is_not_there_fails_the_step(engine: Engine) -> None:
-    job = start(Spread, {})
+    job = start(ItemsSpread, {})
     engine.drain()
     assert "has no 'list'" in named(job, "a").error_message or "is empty" in named(job, "a").error_message
     assert state_of(job) == "Compensated"
 
 
 def test_a_fan_out_that_found_no_list_never_runs_as_a_single_call_when_it_is_tried_again(engine: Engine) -> None:
-    class Held(Workflow):
+    class ItemsHeld(Workflow):
         on_failure = "hold"
         a = step("shop.a", each=given["list"])
 
-    job = start(Held, {"list": None})
+    job = start(ItemsHeld, {"list": None})
     engine.drain()
     assert named(job, "a").remedy == "escalate"
     verbs.retry_step(job.pk, "a", actor="operator:x", reason="again")
@@ -120,14 +120,14 @@ def test_a_fan_out_that_found_no_list_never_runs_as_a_single_call_when_it_is_tri
 
 
 def test_the_results_of_one_fan_out_are_the_list_of_the_next(engine: Engine) -> None:
-    class Nested(Workflow):
+    class ItemsNested(Workflow):
         a = step("shop.a", each=given["list"], input={"is": item})
         b = step("shop.b", each=a, input={"of": item["did"]})
         c = step("shop.c", input={"all": b})
 
     engine.says("shop.a", fails_for())
     engine.says("shop.b", lambda call: call.input["of"] + call.index)
-    job = start(Nested, {"list": [5, 6]})
+    job = start(ItemsNested, {"list": [5, 6]})
     engine.drain()
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.c")[0].input == {"all": [5, 7]}
@@ -135,7 +135,7 @@ def test_the_results_of_one_fan_out_are_the_list_of_the_next(engine: Engine) -> 
 
 
 def test_each_item_has_a_key_an_index_and_a_history_of_its_own(engine: Engine) -> None:
-    job = start(Spread, {"list": ["x", "y"]})
+    job = start(ItemsSpread, {"list": ["x", "y"]})
     engine.drain()
     calls = {call.index: call for call in engine.calls_of("shop.a")}
     assert {index: call.idempotency_key for index, call in calls.items()} == {
@@ -146,7 +146,7 @@ def test_each_item_has_a_key_an_index_and_a_history_of_its_own(engine: Engine) -
     assert {"step.claimed a:0", "step.claimed a:1", "step.completed a:0", "step.completed a:1"} <= set(history(job))
 
 
-# --- how many at once --------------------------------------------------------------------------------------------------
+# --- how many at once ------------------------------------------------------------------------------------------------
 
 
 def under_way(job: Job) -> int:
@@ -156,7 +156,7 @@ def under_way(job: Job) -> int:
 
 
 def test_no_more_items_than_at_once_are_let_go_and_each_end_lets_one_go(engine: Engine) -> None:
-    job = start(Two, {"list": [0, 1, 2, 3, 4]})
+    job = start(ItemsTwo, {"list": [0, 1, 2, 3, 4]})
     engine.rings.clear()
     for done in range(5):
         ready = [one for one in items(job) if one.state == "NotStarted" and not one.held]
@@ -167,7 +167,7 @@ def test_no_more_items_than_at_once_are_let_go_and_each_end_lets_one_go(engine: 
 
 
 def test_no_doorbell_is_rung_for_an_item_that_waits_for_its_turn(engine: Engine) -> None:
-    job = start(Two, {"list": list(range(50))})
+    job = start(ItemsTwo, {"list": list(range(50))})
     supervision.ring_due()
     rung = {arguments[1] for task, _, arguments in engine.rings if task == broker.WORK}
     assert rung == {one.pk for one in items(job)[:2]}
@@ -177,7 +177,7 @@ def test_no_doorbell_is_rung_for_an_item_that_waits_for_its_turn(engine: Engine)
 
 @pytest.mark.parametrize("how", ["fail", "expire", "skip", "cancel"])
 def test_an_item_that_ends_badly_lets_the_next_one_go(engine: Engine, how: str) -> None:
-    job = start(Two, {"list": list(range(6))})
+    job = start(ItemsTwo, {"list": list(range(6))})
     engine.rings.clear()
     first = items(job)[0]
     claimed = engine.claim(first)
@@ -201,7 +201,7 @@ def test_an_item_that_ends_badly_lets_the_next_one_go(engine: Engine, how: str) 
 
 
 def test_an_item_that_waits_for_its_next_attempt_keeps_its_place(engine: Engine) -> None:
-    job = start(Two, {"list": list(range(6))})
+    job = start(ItemsTwo, {"list": list(range(6))})
     engine.rings.clear()
     claimed = engine.claim(items(job)[0])
     scheduler.fail(claimed, transitions.Failure(kind="transient", code="x", message="no"), sent=None)
@@ -222,7 +222,7 @@ def poisoned(engine: Engine, one: Step) -> None:
 
 
 def test_an_item_in_front_of_a_person_keeps_its_place_and_so_does_one_tried_again(engine: Engine) -> None:
-    job = start(Two, {"list": list(range(6))})
+    job = start(ItemsTwo, {"list": list(range(6))})
     engine.rings.clear()
     poisoned(engine, items(job)[0])
     assert under_way(job) == 2
@@ -239,12 +239,12 @@ def test_an_item_in_front_of_a_person_keeps_its_place_and_so_does_one_tried_agai
 
 
 def test_a_fan_out_tried_again_never_runs_more_items_than_at_once(engine: Engine) -> None:
-    class One(Workflow):
+    class ItemsOne(Workflow):
         on_failure = "hold"
         a = step("shop.a", each=given["list"], at_once=2, input={"is": item})
 
     engine.says("shop.a", fails_for(0, 1))
-    job = start(One, {"list": list(range(8))})
+    job = start(ItemsOne, {"list": list(range(8))})
     engine.drain()
     assert fan(job).remedy == "escalate"
     engine.rings.clear()
@@ -261,12 +261,12 @@ def test_a_fan_out_tried_again_never_runs_more_items_than_at_once(engine: Engine
     assert state_of(job) == "Completed"
 
 
-# --- how many may fail ---------------------------------------------------------------------------------------------------
+# --- how many may fail -----------------------------------------------------------------------------------------------
 
 
 def test_tolerated_failures_leave_null_in_their_place(engine: Engine) -> None:
     engine.says("shop.a", fails_for(1, 3))
-    job = start(Two, {"list": [0, 1, 2, 3]})
+    job = start(ItemsTwo, {"list": [0, 1, 2, 3]})
     engine.drain()
     assert state_of(job) == "Completed"
     assert engine.calls_of("shop.b")[0].input == {"all": [{"did": 0}, None, {"did": 2}, None]}
@@ -276,11 +276,11 @@ def test_tolerated_failures_leave_null_in_their_place(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("failing", "ends"), [(1, "Completed"), (2, "Failed")])
 def test_a_share_is_rounded_down(engine: Engine, failing: int, ends: str) -> None:
-    class Share(Workflow):
+    class ItemsShare(Workflow):
         a = step("shop.a", each=given["list"], tolerate=0.19, input={"is": item})
 
     engine.says("shop.a", fails_for(*range(failing)))
-    job = start(Share, {"list": list(range(10))})
+    job = start(ItemsShare, {"list": list(range(10))})
     engine.drain()
     assert state_of(job) == ends
     check_books(job)
@@ -289,12 +289,12 @@ def test_a_share_is_rounded_down(engine: Engine, failing: int, ends: str) -> Non
 def test_one_failure_too_many_fails_the_fan_out_and_undoes_the_items_that_were_done(engine: Engine) -> None:
     """SAS-060: with a limit on what runs at once the rest is never started, and shown as skipped."""
 
-    class FailFast(Workflow):
+    class ItemsFailFast(Workflow):
         a = step("shop.a", compensation="shop.undo_a", each=given["list"], at_once=1, input={"is": item})
         b = step("shop.b", after=[a])
 
     engine.says("shop.a", fails_for(2))
-    job = start(FailFast, {"list": list(range(20))})
+    job = start(ItemsFailFast, {"list": list(range(20))})
     engine.drain()
     assert state_of(job) == "Compensated"
     assert item_states(job) == ["Completed", "Completed", "Failed", *["Skipped"] * 17]
@@ -311,10 +311,10 @@ def test_one_failure_too_many_fails_the_fan_out_and_undoes_the_items_that_were_d
 def test_an_item_in_doubt_is_undone_with_those_that_were_done(engine: Engine) -> None:
     engine.says("shop.a", lambda call: (_ for _ in ()).throw(InDoubt("no answer")) if call.index == 1 else {"ok": 1})
 
-    class Doubtful(Workflow):
+    class ItemsDoubtful(Workflow):
         a = step("shop.a", compensation="shop.undo_a", each=given["list"], retry=Retry(attempts=1))
 
-    job = start(Doubtful, {"list": [0, 1, 2]})
+    job = start(ItemsDoubtful, {"list": [0, 1, 2]})
     engine.drain()
     engine.pass_time(70, times=3)
     assert state_of(job) == "Compensated"
@@ -326,10 +326,10 @@ def test_an_item_in_doubt_is_undone_with_those_that_were_done(engine: Engine) ->
 
 
 def test_nothing_more_starts_while_a_failed_fan_out_waits_for_a_person(engine: Engine) -> None:
-    class Held(Workflow):
+    class ItemsHeld(Workflow):
         a = step("shop.a", each=given["list"], at_once=2, on_failure="hold", input={"is": item})
 
-    job = start(Held, {"list": list(range(6))})
+    job = start(ItemsHeld, {"list": list(range(6))})
     engine.rings.clear()
     failing, running = [engine.claim(one) for one in items(job)[:2]]
     scheduler.fail(failing, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
@@ -348,11 +348,11 @@ def test_nothing_more_starts_while_a_failed_fan_out_waits_for_a_person(engine: E
 
 
 def test_a_job_that_ignores_a_failed_fan_out_does_not_complete_while_an_item_runs(engine: Engine) -> None:
-    class Ignored(Workflow):
+    class ItemsIgnored(Workflow):
         a = step("shop.a", each=given["list"], on_failure="ignore")
         b = step("shop.b")
 
-    job = start(Ignored, {"list": [0, 1, 2]})
+    job = start(ItemsIgnored, {"list": [0, 1, 2]})
     engine.rings.clear()
     failing, running = [engine.claim(one) for one in items(job)[:2]]
     scheduler.fail(failing, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
@@ -368,11 +368,11 @@ def test_a_job_that_ignores_a_failed_fan_out_does_not_complete_while_an_item_run
 
 
 def test_an_item_of_a_failed_fan_out_is_not_tried_again(engine: Engine) -> None:
-    class Ignored(Workflow):
+    class ItemsIgnored(Workflow):
         a = step("shop.a", each=given["list"], on_failure="ignore")
         b = step("shop.b", after=[a])
 
-    job = start(Ignored, {"list": [0, 1, 2]})
+    job = start(ItemsIgnored, {"list": [0, 1, 2]})
     engine.rings.clear()
     claims = [engine.claim(one) for one in items(job)]
     for claimed, kind in zip(claims, ["transient", "permanent", "transient"], strict=True):
@@ -388,12 +388,12 @@ def test_an_item_of_a_failed_fan_out_is_not_tried_again(engine: Engine) -> None:
     check_books(job)
 
 
-# --- a person --------------------------------------------------------------------------------------------------------------
+# --- a person --------------------------------------------------------------------------------------------------------
 
 
 def test_a_tolerated_item_that_a_person_skips_or_completes_is_not_counted_twice(engine: Engine) -> None:
     engine.says("shop.a", fails_for(0, 1))
-    job = start(Two, {"list": list(range(4))})
+    job = start(ItemsTwo, {"list": list(range(4))})
     for one in items(job)[:2]:
         claimed = engine.claim(one)
         scheduler.fail(claimed, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
@@ -413,7 +413,7 @@ def test_a_tolerated_item_that_a_person_skips_or_completes_is_not_counted_twice(
 
 
 def test_an_item_in_front_of_a_person_keeps_the_fan_out_open_until_they_decide(engine: Engine) -> None:
-    job = start(Two, {"list": [0, 1]})
+    job = start(ItemsTwo, {"list": [0, 1]})
     engine.rings.clear()
     one, other = items(job)
     poisoned(engine, one)
@@ -430,12 +430,12 @@ def test_an_item_in_front_of_a_person_keeps_the_fan_out_open_until_they_decide(e
 
 
 def test_a_failed_job_tried_again_does_only_the_items_that_are_missing(engine: Engine) -> None:
-    class Plain(Workflow):
+    class ItemsPlain(Workflow):
         a = step("shop.a", each=given["list"], input={"is": item})
         b = step("shop.b", input={"all": a})
 
     engine.says("shop.a", fails_for(1))
-    job = start(Plain, {"list": [0, 1, 2]})
+    job = start(ItemsPlain, {"list": [0, 1, 2]})
     engine.drain()
     assert state_of(job) == "Failed"
     check_books(job)
@@ -448,13 +448,13 @@ def test_a_failed_job_tried_again_does_only_the_items_that_are_missing(engine: E
     check_books(job)
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------------
+# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 def test_items_come_in_batches_and_the_join_waits_for_the_last(engine: Engine, settings: Any) -> None:
     """SAS-058: the first start while others are still to be written; the join fires once."""
     small_batches(settings, 4)
-    job = start(Spread, {"list": list(range(10))})
+    job = start(ItemsSpread, {"list": list(range(10))})
     engine.rings.clear()
     assert (fan(job).items_total, fan(job).items_made) == (10, 4)
     for one in items(job):
@@ -473,7 +473,7 @@ def test_items_come_in_batches_and_the_join_waits_for_the_last(engine: Engine, s
 def test_a_scheduler_that_dies_between_two_batches_is_replaced_by_the_sweep(engine: Engine, settings: Any) -> None:
     """SAS-058, SAS-112: exactly as many items as the list has, whoever dies."""
     small_batches(settings, 3)
-    job = start(Spread, {"list": list(range(8))})
+    job = start(ItemsSpread, {"list": list(range(8))})
     engine.rings.clear()  # the word to go on is lost
     engine.sweep()
     assert [one.index for one in items(job)] == list(range(8))
@@ -485,7 +485,7 @@ def test_a_scheduler_that_dies_between_two_batches_is_replaced_by_the_sweep(engi
 def test_a_scheduler_that_dies_before_it_ends_the_fan_out_is_replaced_by_the_sweep(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = start(Spread, {"list": [0]})
+    job = start(ItemsSpread, {"list": [0]})
     engine.rings.clear()
     with monkeypatch.context() as dying:
         dying.setattr(scheduler, "attend_to_all", lambda job_id: None)
@@ -499,7 +499,7 @@ def test_a_scheduler_that_dies_before_it_ends_the_fan_out_is_replaced_by_the_swe
 
 
 def test_a_place_that_was_not_filled_is_found_by_the_sweep(engine: Engine) -> None:
-    job = start(Two, {"list": list(range(4))})
+    job = start(ItemsTwo, {"list": list(range(4))})
     engine.rings.clear()
     Step.objects.filter(job=job, index=1).update(held=True)
     engine.sweep()
@@ -513,11 +513,11 @@ def test_an_item_that_cannot_be_written_fails_the_fan_out_whatever_batch_it_is_i
 ) -> None:
     """A limit's key that leads to nothing for one item: no sweep may stumble over it for ever."""
 
-    class Limited(Workflow):
+    class ItemsLimited(Workflow):
         a = step("shop.a", each=given["list"], limit=Limit(key=item["city"], at_once=1))
 
     small_batches(settings, 2)
-    job = start(Limited, {"list": [{"city": "x"}, {"city": "y"}, {"town": "z"}]})
+    job = start(ItemsLimited, {"list": [{"city": "x"}, {"city": "y"}, {"town": "z"}]})
     engine.rings.clear()
     swept = engine.sweep()
     assert swept.failed == 0
@@ -530,7 +530,7 @@ def test_an_item_that_cannot_be_written_fails_the_fan_out_whatever_batch_it_is_i
 def test_a_paused_job_writes_its_items_and_starts_none_until_it_is_resumed(engine: Engine, settings: Any) -> None:
     """SAS-067"""
     small_batches(settings, 2)
-    job = start(Two, {"list": list(range(5))})
+    job = start(ItemsTwo, {"list": list(range(5))})
     engine.rings.clear()
     running = engine.claim(items(job)[0])
     verbs.pause(job.pk, actor="operator:x", reason="wait")
@@ -551,7 +551,7 @@ def test_a_paused_job_writes_its_items_and_starts_none_until_it_is_resumed(engin
 
 def test_a_cancel_in_the_middle_of_the_writing_ends_clean(engine: Engine, settings: Any) -> None:
     small_batches(settings, 2)
-    job = start(Spread, {"list": list(range(5))})
+    job = start(ItemsSpread, {"list": list(range(5))})
     engine.rings.clear()
     done, running = [engine.claim(one) for one in items(job)]
     engine.settle(done)
@@ -564,18 +564,18 @@ def test_a_cancel_in_the_middle_of_the_writing_ends_clean(engine: Engine, settin
     check_books(job)
 
 
-# --- undo ------------------------------------------------------------------------------------------------------------------
+# --- undo ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_undo_over_many_items_is_written_in_batches_and_ends_once(engine: Engine, settings: Any) -> None:
     small_batches(settings, 3)
 
-    class Undone(Workflow):
+    class ItemsUndone(Workflow):
         a = step("shop.a", compensation="shop.undo_a", each=given["list"])
         b = step("shop.b", after=[a])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Undone, {"list": list(range(8))})
+    job = start(ItemsUndone, {"list": list(range(8))})
     engine.drain()
     engine.sweep()
     engine.pass_time(6, times=2)
@@ -586,7 +586,7 @@ def test_an_undo_over_many_items_is_written_in_batches_and_ends_once(engine: Eng
 
 
 def test_an_undo_that_fails_for_one_item_leaves_the_others_undone_and_a_person_told(engine: Engine) -> None:
-    class Undone(Workflow):
+    class ItemsUndone(Workflow):
         a = step("shop.a", compensation="shop.undo_a", each=given["list"], input={"is": item})
         b = step("shop.b", after=[a])
 
@@ -597,7 +597,7 @@ def test_an_undo_that_fails_for_one_item_leaves_the_others_undone_and_a_person_t
 
     engine.says("shop.b", Permanent("no"))
     engine.says("shop.undo_a", undo)
-    job = start(Undone, {"list": [0, 1, 2]})
+    job = start(ItemsUndone, {"list": [0, 1, 2]})
     engine.drain()
     assert state_of(job) == "Failed"
     assert item_states(job, "a.undo") == ["Completed", "Failed", "Completed"]
@@ -611,20 +611,20 @@ def test_an_undo_that_fails_for_one_item_leaves_the_others_undone_and_a_person_t
     check_books(job)
 
 
-# --- children over a list ----------------------------------------------------------------------------------------------------
+# --- children over a list --------------------------------------------------------------------------------------------
 
 
-class Room(Workflow):
+class ItemsRoom(Workflow):
     c = step("shop.c", compensation="shop.undo_c", input={"who": given["who"]})
 
 
 def test_children_over_a_list_run_within_their_limit_and_leave_their_results(engine: Engine) -> None:
-    class Rooms(Workflow):
-        a = child(Room, each=given["list"], at_once=2)
+    class ItemsRooms(Workflow):
+        a = child(ItemsRoom, each=given["list"], at_once=2)
         b = step("shop.b", input={"all": a})
 
-    job = start(Rooms, {"list": [{"who": who} for who in "pqrs"]})
-    assert Job.objects.filter(workflow="Room").count() == 2
+    job = start(ItemsRooms, {"list": [{"who": who} for who in "pqrs"]})
+    assert Job.objects.filter(workflow="ItemsRoom").count() == 2
     engine.drain()
     assert state_of(job) == "Completed"
     assert [call.input["who"] for call in engine.calls_of("shop.c")] == list("pqrs")
@@ -634,26 +634,26 @@ def test_children_over_a_list_run_within_their_limit_and_leave_their_results(eng
 
 
 def test_children_over_a_list_are_undone_with_their_parent(engine: Engine) -> None:
-    class Rooms(Workflow):
-        a = child(Room, each=given["list"])
+    class ItemsRooms(Workflow):
+        a = child(ItemsRoom, each=given["list"])
         b = step("shop.b", after=[a])
 
     engine.says("shop.b", Permanent("no"))
-    job = start(Rooms, {"list": [{"who": "p"}, {"who": "q"}]})
+    job = start(ItemsRooms, {"list": [{"who": "p"}, {"who": "q"}]})
     engine.drain()
     engine.pass_time(2, times=3)
     assert state_of(job) == "Compensated"
-    assert set(Job.objects.filter(workflow="Room").values_list("state", flat=True)) == {"Compensated"}
+    assert set(Job.objects.filter(workflow="ItemsRoom").values_list("state", flat=True)) == {"Compensated"}
     assert len(engine.calls_of("shop.undo_c")) == 2
     check_books(job)
 
 
 def test_a_child_of_a_list_whose_input_is_refused_counts_as_a_failed_item(engine: Engine) -> None:
-    class Rooms(Workflow):
-        a = child(Room, each=given["list"], tolerate=1)
+    class ItemsRooms(Workflow):
+        a = child(ItemsRoom, each=given["list"], tolerate=1)
         b = step("shop.b", input={"all": a})
 
-    job = start(Rooms, {"list": [{"who": "p"}, "no object", {"who": "q"}]})
+    job = start(ItemsRooms, {"list": [{"who": "p"}, "no object", {"who": "q"}]})
     engine.drain()
     assert state_of(job) == "Completed"
     assert item_states(job) == ["Completed", "Failed", "Completed"]
@@ -661,14 +661,14 @@ def test_a_child_of_a_list_whose_input_is_refused_counts_as_a_failed_item(engine
     check_books(job)
 
 
-# --- size ------------------------------------------------------------------------------------------------------------------
+# --- size ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_item_costs_the_same_number_of_statements_however_long_the_list(engine: Engine) -> None:
     """SAS-058"""
 
     def cost(length: int) -> int:
-        job = start(Two, {"list": list(range(length))})
+        job = start(ItemsTwo, {"list": list(range(length))})
         engine.rings.clear()
         claims = [engine.claim(one) for one in items(job)[:1]]
         with CaptureQueriesContext(connection) as asked:
@@ -681,12 +681,12 @@ def test_an_item_costs_the_same_number_of_statements_however_long_the_list(engin
 def test_ten_thousand_items_are_written_with_few_statements_and_none_is_missing(engine: Engine) -> None:
     """SAS-058"""
 
-    class Many(Workflow):
+    class ItemsMany(Workflow):
         a = step("shop.a", each=given["list"], at_once=50)
         b = step("shop.b", after=[a])
 
     with CaptureQueriesContext(connection) as asked:
-        job = start(Many, {"list": list(range(10_000))})
+        job = start(ItemsMany, {"list": list(range(10_000))})
         engine.rings.clear()
         scheduler.attend_to_all(job.pk)
     assert Step.objects.filter(job=job, index__isnull=False).count() == 10_000
@@ -696,13 +696,13 @@ def test_ten_thousand_items_are_written_with_few_statements_and_none_is_missing(
 
 
 def test_the_deadline_of_a_fan_out_is_that_of_its_items(engine: Engine) -> None:
-    class Slow(Workflow):
+    class ItemsSlow(Workflow):
         a = step(
             "shop.a", each=given["list"], timeout=timedelta(seconds=5), retry=Retry(attempts=2), input={"is": item}
         )
 
     engine.says("shop.a", fails_for(1, error=Transient))
-    job = start(Slow, {"list": [0, 1]})
+    job = start(ItemsSlow, {"list": [0, 1]})
     engine.drain()
     engine.pass_time(70, times=2)
     assert [one.attempt for one in items(job)] == [1, 2]

@@ -16,7 +16,7 @@ from workflows.models import Job, Step
 ONE_TRY = Retry(attempts=1)
 
 
-class Tree(Workflow):
+class TreeShown(Workflow):
     """a, then b and c side by side, d behind b without an undo, e behind c and d."""
 
     compensate_within = timedelta(days=1)
@@ -28,7 +28,7 @@ class Tree(Workflow):
     e = step("shop.e", compensation="shop.undo_e", after=[c, d])
 
 
-class Held(Workflow):
+class HeldShown(Workflow):
     """What fails for good waits for a person, so that the job stays Running."""
 
     on_failure = "hold"
@@ -38,28 +38,28 @@ class Held(Workflow):
     c = step("shop.c", compensation="shop.undo_c", after=[b], retry=ONE_TRY)
 
 
-class Spread(Workflow):
+class SpreadShown(Workflow):
     compensate_within = timedelta(days=1)
 
     a = step("shop.a", compensation="shop.undo_a", each=given["list"], input={"item": item}, tolerate=1, retry=ONE_TRY)
     b = step("shop.b", compensation="shop.undo_b", after=[a])
 
 
-class Inner(Workflow):
+class InnerShown(Workflow):
     compensate_within = timedelta(days=1)
 
     f = step("shop.f", compensation="shop.undo_f")
 
 
-class Outer(Workflow):
+class OuterShown(Workflow):
     compensate_within = timedelta(days=1)
 
     a = step("shop.a", compensation="shop.undo_a")
-    inner = child(Inner, after=[a])
+    inner = child(InnerShown, after=[a])
     b = step("shop.b", compensation="shop.undo_b", after=[inner])
 
 
-class Pivotal(Workflow):
+class PivotalShown(Workflow):
     compensate_within = timedelta(days=1)
 
     a = step("shop.a", compensation="shop.undo_a")
@@ -86,7 +86,7 @@ def shown(job: Job, **options: Any) -> list[str]:
 
 def test_the_calls_are_shown_with_the_keys_and_references_of_what_they_undo(engine: Engine) -> None:
     engine.says("shop.a", {"reference": "A1"})
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     preview = verbs.preview(job.pk)
     assert preview.steps[-1] == {
@@ -100,7 +100,7 @@ def test_the_calls_are_shown_with_the_keys_and_references_of_what_they_undo(engi
 
 
 def test_the_order_shown_is_the_order_in_which_they_are_undone(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     order = shown(job)
     assert order == ["e", "c", "b", "a"]
@@ -114,7 +114,7 @@ def test_the_order_shown_is_the_order_in_which_they_are_undone(engine: Engine) -
 
 
 def test_looking_changes_nothing_and_shows_the_same_again(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     before = (history(job), states(job), Job.objects.get(pk=job.pk).seq)
     first, second = verbs.preview(job.pk), verbs.preview(job.pk)
@@ -123,21 +123,21 @@ def test_looking_changes_nothing_and_shows_the_same_again(engine: Engine) -> Non
 
 
 def test_what_declares_no_undo_is_told_from_what_needs_none(engine: Engine) -> None:
-    class Reading(Workflow):
+    class ReadingShown(Workflow):
         compensate_within = timedelta(days=1)
 
         a = step("shop.a", compensation="shop.undo_a")
         b = step("shop.b", compensation=False, after=[a])
         c = step("shop.c", after=[b])
 
-    job = Reading.start()
+    job = ReadingShown.start()
     engine.drain()
     why = {entry["step"]: entry["why"].partition(":")[0] for entry in verbs.preview(job.pk).not_undone}
     assert why == {"b": "unnecessary", "c": "undeclared"}
 
 
 def test_what_is_in_doubt_is_named_whether_or_not_it_can_be_undone(engine: Engine) -> None:
-    class Doubtful(Workflow):
+    class DoubtfulShown(Workflow):
         on_failure = "hold"
 
         a = step("shop.a", compensation="shop.undo_a", retry=ONE_TRY)
@@ -145,7 +145,7 @@ def test_what_is_in_doubt_is_named_whether_or_not_it_can_be_undone(engine: Engin
 
     engine.says("shop.a", InDoubt("lost"))
     engine.says("shop.b", InDoubt("lost"))
-    job = Doubtful.start()
+    job = DoubtfulShown.start()
     engine.drain()
     preview = verbs.preview(job.pk)
     assert [(call["step"], call["in_doubt"]) for call in preview.steps] == [("a", True)]
@@ -154,7 +154,7 @@ def test_what_is_in_doubt_is_named_whether_or_not_it_can_be_undone(engine: Engin
 
 
 def test_what_runs_is_named_and_what_it_turns_out_to_have_done_is_undone(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     engine.rings.clear()
     claimed = engine.claim(named(job, "a"))
     preview = verbs.preview(job.pk)
@@ -171,7 +171,7 @@ def test_what_runs_is_named_and_what_it_turns_out_to_have_done_is_undone(engine:
 
 def test_the_items_of_a_fan_out_are_shown_one_by_one_and_only_those_that_did_something(engine: Engine) -> None:
     engine.says("shop.a", {"id": 1}, Permanent("no"), {"id": 3})
-    job = Spread.start({"list": [1, 2, 3]})
+    job = SpreadShown.start({"list": [1, 2, 3]})
     engine.pass_time(1)
     preview = verbs.preview(job.pk)
     assert [(call["step"], call["reference"]) for call in preview.steps] == [
@@ -187,7 +187,7 @@ def test_the_items_of_a_fan_out_are_shown_one_by_one_and_only_those_that_did_som
 
 
 def test_a_child_is_one_step_of_the_undo_and_its_job_is_undone_by_itself(engine: Engine) -> None:
-    job = Outer.start()
+    job = OuterShown.start()
     engine.drain()
     assert state_of(job) == "Completed"
     preview = verbs.preview(job.pk)
@@ -195,13 +195,13 @@ def test_a_child_is_one_step_of_the_undo_and_its_job_is_undone_by_itself(engine:
     compensate(job, preview.digest)
     engine.drain()
     assert undos(engine) == ["b", "f", "a"]
-    inner = Job.objects.get(workflow="Inner")
+    inner = Job.objects.get(workflow="InnerShown")
     assert (state_of(job), inner.state, inner.reason) == ("Compensated", "Compensated", "parent")
     check_books(job), check_books(inner)
 
 
 def test_a_job_that_is_not_there_and_a_step_that_is_not_there_are_not_found(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     with pytest.raises(NotFound, match="no step 'x'"):
         verbs.preview(job.pk, down_to="x")
     with pytest.raises(NotFound):
@@ -213,7 +213,7 @@ def test_a_job_that_is_not_there_and_a_step_that_is_not_there_are_not_found(engi
 
 def test_a_step_that_settles_after_the_look_has_the_undo_refused(engine: Engine) -> None:
     """B2: after another look the new step is in the plan."""
-    job = Tree.start()
+    job = TreeShown.start()
     handed = engine.settle(engine.claim(named(job, "a"))).handed_over
     engine.rings.clear()
     preview = verbs.preview(job.pk)
@@ -228,7 +228,7 @@ def test_a_step_that_settles_after_the_look_has_the_undo_refused(engine: Engine)
 
 
 def test_an_item_that_settles_after_the_look_has_the_undo_refused(engine: Engine) -> None:
-    job = Spread.start({"list": [1, 2]})
+    job = SpreadShown.start({"list": [1, 2]})
     engine.rings.clear()
     first, second = Step.objects.filter(job=job, parent__isnull=False).order_by("index")
     engine.settle(engine.claim(first))
@@ -242,7 +242,7 @@ def test_an_item_that_settles_after_the_look_has_the_undo_refused(engine: Engine
 
 def test_an_undo_that_waited_for_a_settle_is_refused(engine: Engine) -> None:
     """B2, with two sessions: the settle commits while the undo waits for the lock."""
-    job = Tree.start()
+    job = TreeShown.start()
     claimed = engine.claim(named(job, "a"))
     digest = verbs.preview(job.pk).digest
     with locked(job):
@@ -255,7 +255,7 @@ def test_an_undo_that_waited_for_a_settle_is_refused(engine: Engine) -> None:
 
 
 def test_of_two_operators_at_once_one_undoes_and_the_other_is_told(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     digest = verbs.preview(job.pk).digest
     with locked(job):
@@ -277,7 +277,7 @@ def _outcome_of(act: Callable[[], Job]) -> str:
 
 
 def test_the_version_that_was_seen_counts_too(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     seen = Job.objects.get(pk=job.pk).seq
     with pytest.raises(StaleVersion):
@@ -289,7 +289,7 @@ def test_the_version_that_was_seen_counts_too(engine: Engine) -> None:
 
 
 def test_a_completed_job_is_undone_within_its_time_and_not_after_it(engine: Engine) -> None:
-    job, other = Tree.start(), Tree.start()
+    job, other = TreeShown.start(), TreeShown.start()
     engine.drain()
     engine.ahead(86_000)
     assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == ["compensation"]
@@ -306,7 +306,7 @@ def test_a_completed_job_is_undone_within_its_time_and_not_after_it(engine: Engi
 
 
 def test_a_workflow_that_does_not_allow_it_is_not_undone_once_completed(engine: Engine) -> None:
-    job = Held.start()
+    job = HeldShown.start()
     engine.drain()
     assert state_of(job) == "Completed"
     with pytest.raises(WrongState, match="cannot be undone once it is Completed"):
@@ -314,7 +314,7 @@ def test_a_workflow_that_does_not_allow_it_is_not_undone_once_completed(engine: 
 
 
 def test_a_job_that_is_being_undone_says_so_to_whoever_asks_again(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     compensate(job)
     with pytest.raises(WrongState, match="Compensating") as refused:
@@ -327,7 +327,7 @@ def test_a_job_that_is_being_undone_says_so_to_whoever_asks_again(engine: Engine
 
 
 def test_a_failed_job_is_undone_after_the_fact(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     handed = engine.settle(engine.claim(named(job, "a"))).handed_over
     engine.rings.clear()
     verbs.cancel(job.pk, undo=False, actor="operator:x", reason="we keep it")
@@ -343,7 +343,7 @@ def test_a_failed_job_is_undone_after_the_fact(engine: Engine) -> None:
 
 
 def test_where_nothing_was_done_there_is_nothing_to_undo(engine: Engine) -> None:
-    job = Tree.start()
+    job = TreeShown.start()
     verbs.cancel(job.pk, undo=False, actor="operator:x", reason="stop")
     assert "compensation" not in verbs.job_verbs(Job.objects.get(pk=job.pk))
     with pytest.raises(WrongState, match="nothing to undo"):
@@ -352,7 +352,7 @@ def test_where_nothing_was_done_there_is_nothing_to_undo(engine: Engine) -> None
 
 def test_what_a_person_held_is_not_theirs_any_more_once_the_job_is_undone(engine: Engine) -> None:
     engine.says("shop.b", Permanent("no"))
-    job = Held.start()
+    job = HeldShown.start()
     engine.drain()
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     compensate(job)
@@ -366,7 +366,7 @@ def test_what_a_person_held_is_not_theirs_any_more_once_the_job_is_undone(engine
 
 
 def test_behind_the_pivot_nothing_is_undone(engine: Engine) -> None:
-    job = Pivotal.start()
+    job = PivotalShown.start()
     engine.drain()
     preview = verbs.preview(job.pk)
     assert preview.pivot == "b"
@@ -379,7 +379,7 @@ def test_behind_the_pivot_nothing_is_undone(engine: Engine) -> None:
 
 
 def test_what_stands_behind_the_pivot_can_be_undone_by_itself(engine: Engine) -> None:
-    job = Pivotal.start()
+    job = PivotalShown.start()
     engine.drain()
     assert verbs.preview(job.pk, down_to="c").pivot is None
     compensate(job, down_to="c")
@@ -391,7 +391,7 @@ def test_what_stands_behind_the_pivot_can_be_undone_by_itself(engine: Engine) ->
 
 def test_a_pivot_that_may_be_done_protects_as_well(engine: Engine) -> None:
     engine.says("shop.b", InDoubt("lost"))
-    job = Pivotal.start()
+    job = PivotalShown.start()
     engine.drain()
     assert state_of(job) == "Running"
     assert named(job, "b").remedy == "escalate"
@@ -406,7 +406,7 @@ def test_a_pivot_that_may_be_done_protects_as_well(engine: Engine) -> None:
 
 
 def test_a_pivot_that_ends_after_the_cancel_keeps_the_job_from_being_undone(engine: Engine) -> None:
-    job = Pivotal.start()
+    job = PivotalShown.start()
     claimed = engine.settle(engine.claim(named(job, "a"))).handed_over
     engine.rings.clear()
     verbs.cancel(job.pk, undo=True, actor="client:x", reason="no more")
@@ -428,7 +428,7 @@ def test_a_pivot_that_ends_after_the_cancel_keeps_the_job_from_being_undone(engi
 
 def test_a_failed_undo_is_shown_again_and_tried_again(engine: Engine) -> None:
     engine.says("shop.undo_c", Permanent("desk closed"), {})
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     compensate(job)
     engine.drain()
@@ -443,7 +443,7 @@ def test_a_failed_undo_is_shown_again_and_tried_again(engine: Engine) -> None:
 
 def test_of_a_fan_out_only_the_items_whose_undo_failed_are_shown_and_tried_again(engine: Engine) -> None:
     engine.says("shop.undo_a", {}, Permanent("desk closed"), {})
-    job = Spread.start({"list": [1, 2, 3]})
+    job = SpreadShown.start({"list": [1, 2, 3]})
     engine.pass_time(1)
     compensate(job)
     engine.drain()
@@ -462,7 +462,7 @@ def test_failed_undos_tried_again_together_keep_their_order(engine: Engine) -> N
     engine.says("shop.undo_e", Permanent("closed"), {})
     engine.says("shop.undo_b", Permanent("closed"), {})
     engine.says("shop.undo_a", Permanent("closed"), {})
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     compensate(job)
     engine.drain()
@@ -483,7 +483,7 @@ def test_failed_undos_tried_again_together_keep_their_order(engine: Engine) -> N
 def test_of_failed_undos_tried_again_one_that_fails_again_stops_no_other(engine: Engine) -> None:
     engine.says("shop.undo_e", Permanent("closed"))
     engine.says("shop.undo_a", Permanent("closed"), {})
-    job = Tree.start()
+    job = TreeShown.start()
     engine.drain()
     compensate(job)
     engine.drain()

@@ -312,3 +312,19 @@ def test_doorbells_doubled_and_out_of_order_do_nothing_twice(engine: Engine) -> 
     engine.drain()
     assert sorted(engine.asked()) == ["shop.a"] * 4 + ["shop.b"] * 4
     assert [state_of(job) for job in jobs] == ["Completed"] * 4
+
+
+def test_a_chain_of_plain_steps_asks_the_store_nothing_beside_the_hot_statements(engine: Engine) -> None:
+    """Each further question of a step is paid for by every step of every job."""
+    from django.test.utils import CaptureQueriesContext
+
+    class Chain(Workflow):
+        a = step("shop.a")
+        b = step("shop.b", input={"a": a})
+        c = step("shop.c", input={"a": a, "b": b})
+
+    job = Chain.start()
+    with CaptureQueriesContext(connection) as asked:
+        engine.drain()
+    assert state_of(job) == "Completed"
+    assert [one["sql"] for one in asked.captured_queries] == []

@@ -140,7 +140,7 @@ def test_what_the_database_alone_refuses_is_in_doubt_and_undone_as_well(
     """A result that our own look let through: the settle is refused as data, and dealt with instead of tried for ever."""
     from agents import worker
 
-    monkeypatch.setattr(worker, "to_store", lambda result: json.dumps(result))
+    monkeypatch.setattr(worker, "to_store", lambda result, output: json.dumps(result))
     engine.says("shop.a", "a\x00b")
     job = Stored.start()
     engine.drain()

@@ -2,12 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 from zlib import crc32
 
 import pytest
 
 from workflows import explanations
-from workflows.models import Attempt, Job, Step
+from workflows.explanations import Circumstances
+from workflows.explanations.circumstances import Many
+from workflows.models import Agent, Attempt, Job, Step
 
 NOW = datetime(2027, 3, 4, 12, 0, tzinfo=UTC)
 SOON = NOW + timedelta(seconds=90)
@@ -16,6 +19,13 @@ PLAN = {
         {"name": "flight", "compensation": "flight.cancel"},
         {"name": "hotel", "compensation": "hotel.cancel"},
         {"name": "mail", "compensation": None},
+        {"name": "note", "compensation": None, "undo_unnecessary": True},
+        {"name": "inn", "compensation": "inn.cancel", "instead_of": "hotel"},
+        {"name": "approval", "compensation": None, "kind": "signal", "approval": True},
+        {"name": "consent", "compensation": None, "kind": "signal", "approvers": ["ada", "group:night"]},
+        {"name": "deploy", "compensation": "deploy.undo", "at_once": 2},
+        {"name": "trip", "compensation": None, "kind": "child"},
+        {"name": "launch", "compensation": None, "pivot": True},
     ]
 }
 
@@ -104,6 +114,104 @@ def test_a_running_job_waits_for_what_its_step_waits_for(step: Step, sentence: s
     assert explanations.waiting_because(a_job(), [step], NOW) == sentence
 
 
+def a_wait(name: str, kind: str, **fields: Any) -> Step:
+    """A step that runs without a lease."""
+    return a_step(name, state="Running", kind=kind, operation="", attempt=1, **fields)
+
+
+def a_fan(name: str = "deploy", **fields: Any) -> Step:
+    defaults = {"state": "Running", "attempt": 1, "items_total": 10, "items_made": 10, "items_open": 6}
+    return a_step(name, **defaults | fields)
+
+
+CHILD = Job(pk=UUID(int=7), workflow="TripBooking", state="Running")
+
+
+@pytest.mark.parametrize(
+    ("step", "sentence"),
+    [
+        (a_wait("pause", "timer", deadline=SOON), "pause waits for its time: it is due at 12:01:30 UTC."),
+        (a_wait("word", "signal"), 'word waits for the signal "word".'),
+        (
+            a_wait("approval", "signal", deadline=SOON),
+            "approval waits for a decision, until 12:01:30 UTC at the latest.",
+        ),
+        (a_wait("consent", "signal"), "consent waits for the decision of ada or group:night."),
+        (a_wait("trip", "child"), f"trip waits for job {CHILD.pk} (TripBooking, Running) to end."),
+        (a_wait("other", "child"), "other waits for the job that it started."),
+        (
+            a_step(state="Running", attempt=2, deadline=SOON),
+            "hotel waits for a callback, attempt 2, until 12:01:30 UTC at the latest.",
+        ),
+        (a_fan(), "deploy: 4 of 10 items are done."),
+        (a_fan(items_failed=1, items_made=5), "deploy: 3 of 10 items are done, 1 failed; 5 are written so far."),
+        (a_step(gated=True, held=True), "hotel waits for the scheduler, which looks at it next."),
+        (a_step(gated=True, held=True, run_after=SOON), "hotel starts at 12:01:30 UTC, as was asked for."),
+        (a_step(queue_by=SOON), 'hotel waits for a worker of queue "agents", until 12:01:30 UTC at the latest.'),
+        (a_step(**GIVEN_UP), "hotel failed (The desk is closed) and waits for a person."),
+        (
+            a_step(attempt=1, run_after=SOON, attempts=[an_attempt(outcome="released")]),
+            "hotel is called again at 12:01:30 UTC, as its agent asked for.",
+        ),
+        (
+            a_step(limited=True, agent="busy"),
+            "hotel waits for room: agent busy takes at most 2 calls at the same time.",
+        ),
+        (
+            a_step(limited=True, limit_key="3:Lisbon"),
+            "hotel waits for room: at most 3 steps with the limit key 'Lisbon' run at the same time.",
+        ),
+        (a_step(limited=True, limit_key="4:Lisbon"), 'hotel waits for a worker of queue "agents".'),
+        (
+            a_step(limited=True, agent="slow", run_after=SOON),
+            "hotel starts at 12:01:30 UTC, because agent slow takes only so many calls in a time.",
+        ),
+    ],
+)
+def test_each_way_of_waiting_has_its_own_words(step: Step, sentence: str) -> None:
+    known = Circumstances(
+        children={a_step("trip").pk: CHILD},
+        agents={"busy": Agent(name="busy", at_once=2), "slow": Agent(name="slow", rate_next=SOON)},
+        running={"busy": 2, "3:Lisbon": 3, "4:Lisbon": 3},
+    )
+    assert explanations.waiting_because(a_job(), [step], NOW, known) == sentence
+
+
+def test_an_alternative_says_when_it_is_done_at_all() -> None:
+    steps = [a_step(seq=0, releases=[1]), a_step("inn", seq=1, waiting_for=1)]
+    sentence = explanations.step_waiting_because(a_job(), steps[1], steps, NOW)
+    assert sentence == "inn waits for hotel, and is done only if hotel fails."
+
+
+def test_an_item_behind_those_that_may_run_waits_for_its_turn() -> None:
+    fan = a_fan(items_admitted=2)
+    first, last = (a_step("deploy", seq=n + 1, index=n, parent_id=fan.pk, pk=n, held=n >= 2) for n in (1, 2))
+    assert explanations.step_waiting_because(a_job(), first, [fan], NOW) == (
+        'deploy:1 waits for a worker of queue "agents".'
+    )
+    assert explanations.step_waiting_because(a_job(), last, [fan], NOW) == (
+        "deploy:2 waits for its turn: at most 2 items of deploy are done at the same time."
+    )
+
+
+def test_what_moves_by_itself_is_told_before_what_has_to_come_from_outside() -> None:
+    steps = [
+        a_wait("word", "signal", seq=0),
+        a_step("stuck", seq=1, **GIVEN_UP),
+        a_step("late", seq=2, run_after=SOON),
+        a_wait("pause", "timer", seq=3, deadline=SOON),
+        a_fan(seq=4),
+    ]
+    met = []
+    while steps:
+        sentence = explanations.waiting_because(a_job(), steps, NOW)
+        assert sentence
+        first = next(step for step in steps if step.name == sentence.split()[0].rstrip(":"))
+        met.append(first.name)
+        steps.remove(first)
+    assert met == ["deploy", "late", "pause", "word", "stuck"]
+
+
 def test_the_step_that_is_furthest_on_decides_what_a_job_waits_for() -> None:
     steps = [
         a_step("car", seq=2, waiting_for=1),
@@ -190,6 +298,14 @@ def test_progress_counts_forward_steps_and_tells_how_far_an_undo_is() -> None:
     assert explanations.progress([flight, hotel, undo]) == {"done": 1, "total": 2, "message": "1 of 1 undone"}
 
 
+def test_progress_counts_each_item_and_leaves_out_what_was_not_needed() -> None:
+    steps = [a_step("flight", state="Completed"), a_fan(items_failed=1), a_step("inn", state="Skipped")]
+    assert explanations.progress(steps) == {"done": 4, "total": 11, "message": "4 of 11 done"}
+    counts = {"NotStarted": 0, "Running": 3, "Completed": 5, "Failed": 1, "Skipped": 1}
+    known = Circumstances(counts={steps[1].pk: counts})
+    assert explanations.progress(steps, known)["done"] == 6
+
+
 def test_doubt_is_open_until_it_is_resolved() -> None:
     assert explanations.in_doubt(a_step(attempts=[an_attempt(), an_attempt(in_doubt=True)]))
     assert not explanations.in_doubt(a_step(attempts=[an_attempt(in_doubt=True, resolved_by="probe")]))
@@ -269,6 +385,44 @@ def test_what_the_machine_can_still_decide_needs_nobody() -> None:
     assert explanations.needs_person(a_job(), [a_step(**FAILED), a_step("car")]) == []
 
 
+def test_a_step_that_is_held_says_what_failed_and_whether_there_is_a_way_back() -> None:
+    held = a_step("mail", **GIVEN_UP)
+    assert explanations.needs_person(a_job(), [held]) == ["mail: mail.reserve was given up: The desk is closed."]
+    launched = a_step("launch", state="Completed")
+    [sentence] = explanations.needs_person(a_job(), [launched, held])
+    assert sentence.endswith("There is no way back behind launch: mend it and try again.")
+    doubtful = a_step("mail", **GIVEN_UP, attempts=DOUBT)
+    assert "and nobody knows whether it took effect" in explanations.needs_person(a_job(), [doubtful])[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("signal", "what it waited for did not come, or was a refusal"), ("child", "its job was given up")],
+)
+def test_a_held_step_that_calls_nobody_is_told_by_what_it_waited_for(kind: str, said: str) -> None:
+    [sentence] = explanations.needs_person(a_job(), [a_step("trip", kind=kind, operation="", **GIVEN_UP)])
+    assert sentence == f"trip: {said}: The desk is closed."
+
+
+def test_of_many_items_the_first_are_named_and_the_others_counted() -> None:
+    item = a_step("deploy", index=3, pk=3, state="Completed", result={"reference": "D-3"})
+    undo = an_undo(item, index=3, **GIVEN_UP)
+    fan, fan_undo = a_fan(state="Completed"), an_undo(a_fan(), items_total=9, **GIVEN_UP)
+    job = a_job("Failed", pk=UUID(int=1))
+    known = Circumstances(in_need={job.pk: Many(first=[undo], total=9)})
+    assert explanations.needs_person(job, [fan, fan_undo], known) == [
+        "deploy: The desk is closed.",
+        "deploy:3: D-3, made by deploy.reserve, may still be live; its undo deploy.cancel failed: The desk is closed.",
+        "And 8 more items need a person.",
+    ]
+
+
+def test_since_when_is_the_oldest_end_of_what_stands_there() -> None:
+    steps = [a_step("mail", finished_at=SOON, **GIVEN_UP), a_step("flight", finished_at=NOW, **GIVEN_UP)]
+    assert explanations.needs_person_since(a_job(), steps) == NOW
+    assert explanations.needs_person_since(a_job("Failed", finished_at=SOON), [a_step()]) == SOON
+
+
 # --- the receipt ------------------------------------------------------------------------------------------------------
 
 
@@ -327,3 +481,45 @@ def test_a_job_that_failed_before_anything_was_done_may_be_tried_under_a_new_key
     receipt = explanations.receipt(a_job("Failed"), [a_step(**FAILED)])
     assert receipt is not None
     assert receipt["safe_to_retry_with_new_key"] is True
+
+
+def test_a_step_that_leaves_nothing_to_undo_does_not_forbid_a_new_key() -> None:
+    receipt = explanations.receipt(a_job("Compensated"), [a_step("note", state="Completed", result={})])
+    assert receipt is not None
+    assert receipt["not_undone"] == [
+        {"step": "note", "reference": None, "why": "Its plan says that it leaves nothing to undo."}
+    ]
+    assert receipt["safe_to_retry_with_new_key"] is True
+
+
+@pytest.mark.parametrize("kind", ["timer", "signal"])
+def test_what_was_only_waited_for_is_no_effect(kind: str) -> None:
+    receipt = explanations.receipt(a_job("Failed"), [a_step("approval", kind=kind, state="Completed")])
+    assert receipt is not None
+    assert receipt["not_undone"] == []
+
+
+def test_a_receipt_names_the_first_items_and_counts_the_others() -> None:
+    fan = a_fan(state="Failed")
+    first, second = (a_step("deploy", index=n, pk=n, state="Completed", result={"id": n}) for n in (1, 2))
+    for item, undos in ((first, [an_undo(first, state="Completed")]), (second, [an_undo(second, **GIVEN_UP)])):
+        item._prefetched_objects_cache["undos"] = undos
+    known = Circumstances(undone={fan.pk: Many(first=[first], total=5)}, left={fan.pk: Many(first=[second], total=1)})
+    receipt = explanations.receipt(a_job("Failed"), [fan], known)
+    assert receipt is not None
+    assert receipt["undone"] == [{"step": "deploy:1", "reference": "1"}]
+    assert receipt["not_undone"] == [
+        {"step": "deploy:2", "reference": "2", "why": "deploy.cancel failed: The desk is closed."}
+    ]
+    assert receipt["more"] == {"undone": 4, "not_undone": 0, "pending": 0}
+
+
+@pytest.mark.parametrize(("state", "undone"), [("Compensated", True), ("Failed", False), ("Running", False)])
+def test_a_receipt_tells_how_a_child_came_out(state: str, undone: bool) -> None:
+    step = a_step("trip", kind="child", operation="", **GIVEN_UP)
+    child = Job(pk=UUID(int=9), workflow="TripBooking", state=state)
+    receipt = explanations.receipt(a_job("Failed"), [step], Circumstances(children={step.pk: child}))
+    assert receipt is not None
+    [entry] = receipt["undone" if undone else "not_undone"]
+    assert (entry["step"], entry["reference"]) == ("trip", str(child.pk))
+    assert receipt["safe_to_retry_with_new_key"] is undone

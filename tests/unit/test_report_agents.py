@@ -161,6 +161,13 @@ def test_a_report_is_a_page_and_a_table(home: Path) -> None:
     assert "3 reservations were checked; nothing was found." in page
 
 
+def test_services_stand_in_their_order_however_they_come(home: Path) -> None:
+    counts = {"made": 0, "cancelled": 0, "live": 0}
+    publish(totals={"services": {"hotels": counts, "cars": counts, "flights": counts}})
+    lines = (home / "reports/2027-03-04/report.csv").read_text().splitlines()
+    assert [line.split(",")[1] for line in lines] == ["service", "cars", "flights", "hotels"]
+
+
 def test_a_report_that_is_published_again_is_replaced(home: Path) -> None:
     publish()
     first = (home / "reports/2027-03-04/report.html").read_bytes()

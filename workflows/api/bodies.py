@@ -26,6 +26,9 @@ def _moment(value: object) -> object:
     raise ValueError("must be a time with its offset, like 2027-03-04T08:00:00Z")
 
 
+Moment = Annotated[AwareDatetime, BeforeValidator(_moment, json_schema_input_type=str)]
+
+
 class JobStart(Body):
     """Which workflow to start, and with what."""
 

@@ -39,7 +39,14 @@ DOWN_TO = _query("down_to", str, "Only this step, and all that depends on it; le
 ITEM_STATE = _query(
     "state", str, "Only items in this state; may be given several times.", enum=StepState.values, many=True
 )
-WORKFLOW = _query("workflow", str, "Only jobs of this workflow.")
+OUTCOME = _query(
+    "outcome",
+    str,
+    "Only these; may be given several times.",
+    enum=["started", "waiting", "skipped", "dropped"],
+    many=True,
+)
+WORKFLOW = _query("workflow", str, "Only of this workflow.")
 FILTERS = [
     _query("state", str, "Only in this state; may be given several times.", enum=JobState.values, many=True),
     _query("q", str, "Only the one with exactly this id or this key."),

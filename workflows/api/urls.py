@@ -3,7 +3,7 @@
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from workflows.api.views import attention, bookings, callbacks, jobs, openapi, steps, workflows
+from workflows.api.views import attention, bookings, callbacks, jobs, openapi, schedules, steps, workflows
 from workflows.api.views.unknown import Unknown
 
 
@@ -38,6 +38,12 @@ urlpatterns = [
     path("workflows", workflows.WorkflowList.as_view()),
     path("workflows/<str:name>", workflows.WorkflowDetail.as_view()),
     path("attention", attention.Attention.as_view()),
+    path("schedules", schedules.ScheduleList.as_view()),
+    path("schedules/preview", schedules.SchedulePreview.as_view()),
+    path("schedules/<uuid:schedule_id>", schedules.ScheduleDetail.as_view()),
+    path("schedules/<uuid:schedule_id>/ticks", schedules.ScheduleTicks.as_view()),
+    path("schedules/<uuid:schedule_id>/triggers", schedules.ScheduleTriggers.as_view()),
+    path("schedules/<uuid:schedule_id>/backfills", schedules.ScheduleBackfills.as_view()),
     path("schema", openapi.Schema.as_view(), name="api-schema"),
     path("docs", openapi.Docs.as_view(), name="api-docs"),
     re_path("", Unknown.as_view()),

@@ -51,13 +51,13 @@ class Circumstances:
 NOTHING_KNOWN = Circumstances()
 
 
-def around(jobs: Sequence[Job], steps: Iterable[Step]) -> Circumstances:
-    """What is around these jobs and these rows of theirs."""
+def around(jobs: Sequence[Job], steps: Iterable[Step], *, receipts: bool = True) -> Circumstances:
+    """What is around these jobs and these rows of theirs. Only `receipts` ask what became of each item of ended ones."""
     steps = list(steps)
     fans = {step.pk: step for step in steps if step.is_fan_out}
     spread = {fan.job_id for fan in fans.values()}
     ended = {job.pk for job in jobs if job.state in TERMINAL_JOB_STATES and job.state != JobState.COMPLETED}
-    told = [fan.pk for fan in fans.values() if fan.role == Role.FORWARD and fan.job_id in ended]
+    told = [fan.pk for fan in fans.values() if receipts and fan.role == Role.FORWARD and fan.job_id in ended]
     agents, running = _limits(steps)
     return Circumstances(
         counts=_counts(fans),

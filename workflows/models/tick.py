@@ -47,17 +47,17 @@ class Tick(models.Model):
     )
     due_at = models.DateTimeField()
     kind = models.CharField(max_length=8, choices=Kind.choices, db_default=Kind.DUE)
-    made_up = models.BooleanField(db_default=False)
+    made_up = models.BooleanField(default=False)
     # The rule under which it was let in or not, which for a backfill is its own.
-    overlap = models.CharField(max_length=12, blank=True, db_default="")
+    overlap = models.CharField(max_length=12, blank=True, default="")
     outcome = models.CharField(max_length=8, choices=Outcome.choices)
-    reason = models.CharField(max_length=40, blank=True, db_default="")
-    detail = models.TextField(blank=True, db_default="")
+    reason = models.CharField(max_length=40, blank=True, default="")
+    detail = models.TextField(blank=True, default="")
     # No constraint: ticks outlive the jobs that they started.
     job = models.ForeignKey(
         Job, null=True, on_delete=models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+"
     )
-    open = models.BooleanField(db_default=False)
+    open = models.BooleanField(default=False)
     decided_at = models.DateTimeField(db_default=SagNow())
 
     objects = TickQuerySet.as_manager()

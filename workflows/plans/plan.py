@@ -167,6 +167,7 @@ class Plan:
             timeout=timedelta(seconds=conf.step_timeout),
             retry=conf.undo_retry,
             undo_retry=conf.undo_retry,
+            on_failure="hold",
         )
         return Plan(workflow=f"{self.workflow}.{name}", version=self.version, compensate_within=None, steps=(hook,))
 

@@ -50,7 +50,8 @@ def steps_of(jobs: Sequence[Job]) -> dict[Any, list[Step]]:
 def with_steps(jobs: Sequence[Job], document: type[_OfJob]) -> list[dict[str, Any]]:
     """The jobs of a page with their steps, in the same number of queries however many they are."""
     steps = steps_of(jobs)
-    known = explanations.around(jobs, [step for rows in steps.values() for step in rows])
+    all_steps = [step for rows in steps.values() for step in rows]
+    known = explanations.around(jobs, all_steps, receipts=document is BookingDocument)
     present = clock.now()
     return [document.of(job, steps[job.pk], present, known).on_the_wire() for job in jobs]
 
@@ -77,7 +78,7 @@ def step_answer(job: Job, step: Step, *, status: int = 200, location: str = "") 
     """The step as it is now, with its own version."""
     steps = steps_of([job])[job.pk]
     present = Step.objects.select_related("undoes").prefetch_related("attempts").get(pk=step.pk)
-    known = explanations.around([job], [present])
+    known = explanations.around([job], [present], receipts=False)
     body = StepWithAttempts.of(job, present, steps, clock.now(), known).on_the_wire()
     return Response(body, status=status, headers=headers(job, present.version, location))
 
