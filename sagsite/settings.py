@@ -201,6 +201,8 @@ if CELERY_BROKER_URL.startswith("redis"):
         "socket_connect_timeout": 0.5,
         "socket_keepalive": True,
         "health_check_interval": 5,
+        # A doorbell that died with its worker is rung again after five seconds; a copy of each would be kept for an hour.
+        "ack_emulation": False,
     }
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_CONNECTION_MAX_RETRIES = None  # a worker waits for its broker for ever
