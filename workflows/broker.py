@@ -7,6 +7,7 @@ A dead or hanging broker costs a caller less than a second, and then nothing for
 in the store and rung for by the supervisor.
 """
 
+import json
 import logging
 import threading
 import time
@@ -134,10 +135,20 @@ def _send(task: str, queue: str, arguments: list[object]) -> bool:
 
 
 def _publish(task: str, queue: str, arguments: list[object]) -> None:
-    """What `send_task` does, without what a doorbell has no use for: routes, results, and its arguments told to monitors."""
-    amqp = current_app.amqp
-    message = amqp.create_task_message(
+    """What `send_task` does, without what a doorbell has no use for: routes, results, signals, what monitors are told, and
+    a declaration of the queue, which its workers make; before they do, a ring is lost, which is harmless.
+    """
+    headers, properties, body, _ = current_app.amqp.create_task_message(
         uuid.uuid4().hex, task, args=arguments, argsrepr="", kwargsrepr="", ignore_result=True
     )
-    with current_app.producer_pool.acquire(block=True) as producer:
-        amqp.send_task_message(producer, task, message, queue=queue, retry=False)
+    connection: Any
+    with current_app.pool.acquire(block=True) as connection:
+        channel = connection.default_channel
+        message = channel.prepare_message(
+            json.dumps(body),
+            content_type="application/json",
+            content_encoding="utf-8",
+            headers=headers,
+            properties=properties,
+        )
+        channel.basic_publish(message, exchange="", routing_key=queue)
