@@ -13,11 +13,34 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from celery.exceptions import SecurityWarning
 from celery.signals import worker_init, worker_process_init
+from kombu.transport import TRANSPORT_ALIASES, redis
 
 from sagsite.launch import die_with_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sagsite.settings")
 warnings.filterwarnings("ignore", category=SecurityWarning)  # about pickle as root; we read JSON only
+
+
+class ThriftyChannel(redis.Channel):
+    """Keeps one client for all that it publishes. To make one takes as long as to publish, and the default makes one for
+    each message.
+    """
+
+    _publisher: Any = None
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        if asynchronous:
+            return super()._create_client(asynchronous=True)  # type: ignore[misc]
+        if self._publisher is None or self._publisher.connection_pool is not self.pool:
+            self._publisher = super()._create_client()  # type: ignore[misc]
+        return self._publisher
+
+
+class ThriftyTransport(redis.Transport):
+    Channel = ThriftyChannel
+
+
+TRANSPORT_ALIASES["redis"] = f"{__name__}:ThriftyTransport"
 
 
 class SteadyConnection(kombu.Connection):
