@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 from psycopg.rows import namedtuple_row
 
 from workflows.querysets import READY
@@ -43,9 +43,7 @@ CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting
 
 def fetch(statement: str, parameters: Mapping[str, Any]) -> list[Any]:
     """Run a hot statement; its rows, with the statement's column names as attributes."""
-    connection.ensure_connection()
-    with (
-        connection.wrap_database_errors,
-        psycopg.Cursor(connection.connection, row_factory=namedtuple_row) as cursor,
-    ):
+    database = connections[DEFAULT_DB_ALIAS]  # once: `connection` would look it up for each of its attributes
+    database.ensure_connection()
+    with database.wrap_database_errors, psycopg.Cursor(database.connection, row_factory=namedtuple_row) as cursor:
         return cursor.execute(statement, parameters, prepare=True).fetchall()
