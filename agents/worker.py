@@ -107,12 +107,15 @@ def work(queue: str, step_id: int | None) -> None:
     claimed, asked_at = _claim(step_id) if step_id is not None else (None, 0.0)
     if claimed is not None:
         _run_chain(claimed, asked_at)
-    elif step_id is None:
-        _process.found_nothing.pop(queue, None)  # who rings for the queue alone knows that there is something
-    elif _is_limited(step_id):
+    elif step_id is not None and _is_limited(step_id):
         _take_within_limits(queue, step_id)
-        _process.found_nothing.pop(queue, None)  # its turn may come soon
-    _look_round(queue)
+    # Whoever starts something in an empty queue rings, but not where old doorbells like this one seemed enough.
+    if claimed is None or not _found_nothing_lately(queue):
+        _look_round(queue)
+
+
+def _found_nothing_lately(queue: str) -> bool:
+    return time.monotonic() - _process.found_nothing.get(queue, 0.0) < _LOOK_AGAIN_AFTER
 
 
 def _is_limited(step_id: int) -> bool:
@@ -123,11 +126,8 @@ def _is_limited(step_id: int) -> bool:
 def _look_round(queue: str) -> None:
     """Take what may start in this queue, whoever was rung for it, oldest first, until there is nothing more.
 
-    Where all that was found had just been taken by others, or was locked, it looks again before it goes to sleep. A
-    queue that was empty a moment ago is not looked at: whoever starts something in it rings.
+    Where all that was found had just been taken by others, or was locked, it looks again before it goes to sleep.
     """
-    if time.monotonic() - _process.found_nothing.get(queue, 0.0) < _LOOK_AGAIN_AFTER:
-        return
     looks_left, limits = _LOOKS_AT_TAKEN_ONES, _Limits()
     while looks_left and not is_draining():
         found = until_answered(partial(transitions.candidates, queue, _CANDIDATES, limits.full))

@@ -293,6 +293,20 @@ def test_a_worker_that_was_rung_takes_what_nobody_was_rung_for_as_well(
     assert [state_of(job) for job in jobs] == ["Completed"] * 3
 
 
+def test_a_doorbell_whose_step_is_done_has_its_worker_look_round_at_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that holds enough doorbells is not rung for: where the last of them are old, their workers must look."""
+    monkeypatch.undo()
+    monkeypatch.setattr("workflows.broker._send", engine.send)
+    done = Kin.start()
+    worker.work("agents", named(done, "a").pk)
+    unheard = Kin.start()
+    engine.rings.clear()
+    worker.work("agents", named(done, "a").pk)
+    assert [state_of(job) for job in (done, unheard)] == ["Completed"] * 2
+
+
 def test_a_doorbell_for_a_step_that_is_gone_or_done_is_harmless(engine: Engine) -> None:
     job = Kin.start()
     engine.drain()
