@@ -509,7 +509,7 @@ def scene_of(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> co
         plan=Plan.from_json(job.plan),
         steps=steps,
         evidence=compensation.evidence_of(steps),
-        fans=compensation.fans_with_effects(job),
+        behind=compensation.effects_behind(job),
         agents=agents,
         seq=fanouts.next_seq(job),
     )
@@ -577,7 +577,7 @@ def is_touched(scene: compensation.Scene) -> bool:
     """Whether the job did something, or may have, that would have to be undone."""
     planned = {step.name: step for step in scene.plan.steps}
     return any(
-        compensation.needs_undo(step, scene.evidence[step.pk], scene.fans)
+        compensation.needs_undo(step, scene.evidence[step.pk], scene.behind)
         and step.kind in (StepKind.CALL, StepKind.CHILD)
         and not planned[step.name].undo_unnecessary
         for step in scene.steps

@@ -815,6 +815,7 @@ def add_rechecks(rows: Sequence[Step]) -> None:
 def close(job: Job, state: JobState, *, detail: str = "") -> None:
     """To a terminal state. A pause ends with it: what may still be asked for in it is not held back."""
     Step.objects.filter(job=job, state=StepState.NOT_STARTED, role=Role.RECHECK, held=True).update(held=False)
+    said: dict[str, Any] = {"reason_detail": detail} if detail else {}
     _move_job(
         job,
         state,
@@ -825,7 +826,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
         stopping_undo=None,
         paused_at=None,
         finished_at=SagNow(),
-        **({"reason_detail": detail} if detail else {}),
+        **said,
     )
 
 
