@@ -303,6 +303,7 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
         workflow=step.job.workflow,
         given=given,
         plan=plan,
+        scheduled_for=step.job.scheduled_for,
         age=(now() - (step.deadline - step.timeout)).total_seconds(),
     )
 

@@ -102,7 +102,7 @@ class Claimed:
 
     `given` is the job's input, `plan` the steps of its plan as JSON, `place` this step's in it; an undo has that of its
     original. `index` and `item` are those of an item of a fan-out. `age` is how long ago it was claimed, which is not zero
-    only where the answer to that was lost.
+    only where the answer to that was lost. `scheduled_for`: the due time that the job stands for, if a schedule started it.
     """
 
     step_id: int
@@ -123,6 +123,7 @@ class Claimed:
     workflow: str
     given: dict[str, Any]
     plan: list[dict[str, Any]]
+    scheduled_for: datetime | None = None
     age: float = field(default=0.0, compare=False)
 
 
@@ -858,6 +859,12 @@ def go_forward_again(job: Job, rows: Sequence[Step], *, replaced: Sequence[Step]
 def count_open_steps(job: Job, count: int) -> None:
     """How many forward steps have to end before the job completes, counted anew."""
     _write_job(job, open_steps=count)
+
+
+def stand_for(job: Job, due: datetime) -> None:
+    """The due time for which a schedule has just started this job."""
+    job.scheduled_for = due
+    Job.objects.filter(pk=job.pk).update(scheduled_for=due)
 
 
 def set_deadlines() -> int:
