@@ -5,7 +5,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -119,6 +119,7 @@ class Call:
     `input` is what the plan says goes in, `results` the results of the steps that it refers to, by name. Send
     `idempotency_key` with the request: it is the same over all attempts. A compensation finds its original in `undoes`.
     In a fan-out `item` is what this call is about, and `index` its place in the list.
+    In a job that a schedule started `scheduled_for` is the due time it stands for, in UTC, however late it runs.
     `stopping` becomes true, at a heartbeat, when the job is being stopped or the step was taken away: what can end
     early should, with its result, or with Stopped where nothing was done.
     `may_send_until` and `ends_at` are moments of this process's monotonic clock, in seconds.
@@ -134,6 +135,7 @@ class Call:
     undoes: Undoes | None = None
     index: int | None = None
     item: Any = None
+    scheduled_for: datetime | None = None
     ends_at: float
     may_send_until: float
     stopping: bool = False

@@ -309,6 +309,7 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
         input=None,
         index=claimed.index,
         item=claimed.item,
+        scheduled_for=claimed.scheduled_for,
         step_id=claimed.step_id,
         token=claimed.token,
         ends_at=began + claimed.timeout - _margin(claimed.timeout),

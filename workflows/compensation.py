@@ -50,19 +50,25 @@ def evidence_of(steps: Sequence[Step]) -> dict[int, Evidence]:
     return found
 
 
-def needs_undo(step: Step, evidence: Evidence, fans: Collection[int]) -> bool:
-    """`fans`: the ids of the fan-outs with an item that did something, or may have."""
+def needs_undo(step: Step, evidence: Evidence, behind: Collection[int]) -> bool:
+    """`behind`: the ids of the steps behind whose row others have done something (`effects_behind`)."""
     if step.role != Role.FORWARD:
         return False
     if step.is_fan_out:
-        return step.pk in fans
-    return step.state == StepState.COMPLETED or evidence.open_doubt
+        return step.pk in behind
+    return step.state == StepState.COMPLETED or evidence.open_doubt or step.pk in behind
 
 
-def fans_with_effects(job: Job) -> set[int]:
-    """The fan-outs of this job with an item that is Completed or in doubt."""
-    items = Step.objects.filter(job=job, parent__isnull=False, superseded=False).with_effects()
-    return set(items.order_by().values_list("parent_id", flat=True).distinct())
+def effects_behind(job: Job) -> set[int]:
+    """The fan-outs of this job with an item that did something, or may have, and the steps whose own job Failed: it may
+    have left behind what it did.
+    """
+    rows = Step.objects.filter(job=job, superseded=False).with_effects().order_by()
+    fans = rows.filter(parent__isnull=False).values_list("parent_id", flat=True).distinct()
+    children = rows.filter(parent__isnull=True, kind=StepKind.CHILD, state=StepState.FAILED).values_list(
+        "pk", flat=True
+    )
+    return {*fans, *children}
 
 
 def can_be_undone(planned: PlanStep) -> bool:
@@ -155,7 +161,7 @@ class Scene:
     plan: Plan
     steps: Sequence[Step]
     evidence: Mapping[int, Evidence]
-    fans: Collection[int]
+    behind: Collection[int]
     agents: Mapping[str, Agent]
     seq: int
 
@@ -164,7 +170,7 @@ class Scene:
         return {
             step.name: step
             for step in self.steps
-            if needs_undo(step, self.evidence[step.pk], self.fans)
+            if needs_undo(step, self.evidence[step.pk], self.behind)
             and can_be_undone(self.plan.step(step.name))
             and (names is None or step.name in names)
             and undo_of(step, self.steps) is None

@@ -106,7 +106,7 @@ def _answer(step_id: int, job_id: uuid.UUID, child: Job | None) -> bool | None:
         result, failure = None, None  # it never began: there is nothing to undo
     else:
         result, failure = children.answer_of(child, step)
-    if child is not None and step.role != Role.FORWARD and child.state == JobState.COMPLETED:
+    if child is not None and step.role != Role.FORWARD and child.state in (JobState.COMPLETED, JobState.FAILED):
         failure = failure if scheduler.is_touched(_scene(child)) else None
     if failure is not None:
         transitions.wait_ended_badly(job, step, failure, actor="scheduler")

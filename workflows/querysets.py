@@ -13,7 +13,7 @@ from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
 
 from workflows.clock import SagNow
-from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepState
+from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepKind, StepState
 
 if TYPE_CHECKING:
     import uuid
@@ -149,10 +149,17 @@ class StepQuerySet(models.QuerySet):
         return found, wanted - found.keys()
 
     def with_effects(self) -> StepQuerySet:
-        """Forward steps that did something, or may have: Completed, or in doubt."""
+        """Forward steps that did something, or may have: Completed, in doubt, or with a job of their own that Failed."""
         attempt: Any = self.model._meta.get_field("attempts").related_model
+        job: Any = self.model._meta.get_field("job").related_model
         doubt = attempt.objects.filter(step_id=OuterRef("pk"), in_doubt=True, resolved_by="")
-        return self.filter(Q(state=StepState.COMPLETED) | Exists(doubt), role=Role.FORWARD)
+        failed_child = job.objects.filter(parent_step_id=OuterRef("pk"), state=JobState.FAILED)
+        return self.filter(
+            Q(state=StepState.COMPLETED)
+            | Exists(doubt)
+            | (Q(kind=StepKind.CHILD, state=StepState.FAILED) & Exists(failed_child)),
+            role=Role.FORWARD,
+        )
 
     def ready(self) -> StepQuerySet:
         """Which may start now? (step_ready, or those of one job)"""

@@ -305,6 +305,7 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
         workflow=step.job.workflow,
         given=given,
         plan=plan,
+        scheduled_for=step.job.scheduled_for,
         age=(now() - (step.deadline - step.timeout)).total_seconds(),
     )
 
@@ -511,7 +512,7 @@ def scene_of(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> co
         plan=Plan.from_json(job.plan),
         steps=steps,
         evidence=compensation.evidence_of(steps),
-        fans=compensation.fans_with_effects(job),
+        behind=compensation.effects_behind(job),
         agents=agents,
         seq=fanouts.next_seq(job),
     )
@@ -579,7 +580,7 @@ def is_touched(scene: compensation.Scene) -> bool:
     """Whether the job did something, or may have, that would have to be undone."""
     planned = {step.name: step for step in scene.plan.steps}
     return any(
-        compensation.needs_undo(step, scene.evidence[step.pk], scene.fans)
+        compensation.needs_undo(step, scene.evidence[step.pk], scene.behind)
         and step.kind in (StepKind.CALL, StepKind.CHILD)
         and not planned[step.name].undo_unnecessary
         for step in scene.steps

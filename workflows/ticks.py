@@ -17,7 +17,7 @@ from typing import Any
 from django.db import Error, connection, transaction
 from django.db.models import QuerySet
 
-from workflows import verbs
+from workflows import transitions, verbs
 from workflows.clock import now
 from workflows.exceptions import KeyInUse, SagError
 from workflows.models import Job, Schedule, ScheduleChange, Tick
@@ -228,6 +228,7 @@ class Desk:
                     actor="schedule",
                     start_at=self._start_at(tick),
                 )
+                transitions.stand_for(job, tick.due_at)
         except (KeyInUse, Error):
             raise  # it passes: all of this is undone, and done again at the next look
         except Exception as error:

@@ -103,7 +103,7 @@ class Claimed:
 
     `given` is the job's input, `plan` the steps of its plan as JSON, `place` this step's in it; an undo has that of its
     original. `index` and `item` are those of an item of a fan-out. `age` is how long ago it was claimed, which is not zero
-    only where the answer to that was lost.
+    only where the answer to that was lost. `scheduled_for`: the due time that the job stands for, if a schedule started it.
     """
 
     step_id: int
@@ -124,6 +124,7 @@ class Claimed:
     workflow: str
     given: dict[str, Any]
     plan: list[dict[str, Any]]
+    scheduled_for: datetime | None = None
     age: float = field(default=0.0, compare=False)
 
 
@@ -828,6 +829,7 @@ def add_rechecks(rows: Sequence[Step]) -> None:
 def close(job: Job, state: JobState, *, detail: str = "") -> None:
     """To a terminal state. A pause ends with it: what may still be asked for in it is not held back."""
     Step.objects.filter(job=job, state=StepState.NOT_STARTED, role=Role.RECHECK, held=True).update(held=False)
+    said: dict[str, Any] = {"reason_detail": detail} if detail else {}
     _move_job(
         job,
         state,
@@ -838,7 +840,7 @@ def close(job: Job, state: JobState, *, detail: str = "") -> None:
         stopping_undo=None,
         paused_at=None,
         finished_at=SagNow(),
-        **({"reason_detail": detail} if detail else {}),
+        **said,
     )
 
 
@@ -870,6 +872,12 @@ def go_forward_again(job: Job, rows: Sequence[Step], *, replaced: Sequence[Step]
 def count_open_steps(job: Job, count: int) -> None:
     """How many forward steps have to end before the job completes, counted anew."""
     _write_job(job, open_steps=count)
+
+
+def stand_for(job: Job, due: datetime) -> None:
+    """The due time for which a schedule has just started this job."""
+    job.scheduled_for = due
+    Job.objects.filter(pk=job.pk).update(scheduled_for=due)
 
 
 def set_deadlines() -> int:

@@ -412,7 +412,7 @@ def _calls_of(scene: compensation.Scene, step: Step) -> list[dict[str, Any]]:
 def _why_not(scene: compensation.Scene, step: Step) -> str | None:
     """Why something that was done, or may have been, is not undone; None where it is, or there is nothing."""
     planned = scene.plan.steps[step.place]
-    if not compensation.needs_undo(step, scene.evidence[step.pk], scene.fans):
+    if not compensation.needs_undo(step, scene.evidence[step.pk], scene.behind):
         return None
     if compensation.can_be_undone(planned) or step.kind not in (StepKind.CALL, StepKind.CHILD):
         return None
@@ -494,7 +494,7 @@ def _check_part(job: Job, scene: compensation.Scene, names: Collection[str], dow
                 state=job.state,
                 allowed=job_verbs(job),
             )
-        if step.name in names and step.pk in scene.fans and not undoable and step.state != StepState.COMPLETED:
+        if step.name in names and step.pk in scene.behind and not undoable and step.state != StepState.COMPLETED:
             raise WrongState(
                 f"{step.name} is half done and cannot be undone, so that the job could not go forward over it again.",
                 state=job.state,

@@ -15,9 +15,9 @@ warehouse = Agent("warehouse", honours_keys=True, closes_keys=True)
 
 @warehouse.operation
 def extract(call: Call) -> dict[str, Any]:
-    """{"day": "2027-03-04" or null, which is yesterday in UTC}
+    """{"day": "2027-03-04" or null, which is the day before it was due, or is made, in UTC}
     → {"day", "rows": every reservation made until the end of that day, as it stood then}."""
-    day = call.input.get("day") or (datetime.now(UTC) - timedelta(days=1)).date().isoformat()
+    day = call.input.get("day") or ((call.scheduled_for or datetime.now(UTC)) - timedelta(days=1)).date().isoformat()
     try:
         answer = _client(settings.SIMULATORS_URL.rstrip("/")).get(call, "/ledger")
     except InDoubt as error:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.conftest import build
+from tests.acceptance.jobs import Jobs
 from tests.acceptance.system import RunningSystem, send
 from tests.acceptance.trips import BOOKING, Trips
 from tests.waiting import wait_until
@@ -25,15 +26,16 @@ QUEUE_WAIT = 2  # a due step is rung for every second
 A_MOMENT = 1  # what a sweep, or a busy machine, takes for itself
 
 RETRY = {"attempts": 3, "first": BACK_OFF, "factor": 2}
-SETTINGS = {"lease": LEASE, "heartbeat": BEAT, "sweep": SWEEP, "retry": RETRY}
-START = f"""
+CARELESS = {"honours_keys": False, "closes_keys": False}  # what it knows of a key only its probe says
+SETTINGS = {"lease": LEASE, "heartbeat": BEAT, "sweep": SWEEP, "retry": RETRY, "agents": {"hotel": CARELESS}}
+START = """
 from dataclasses import replace
 from datetime import timedelta
 from workflows import scheduler
 from workflows.catalog import TripBooking
 from workflows.conf import conf
-steps = tuple(replace(step, timeout=timedelta(seconds=30), retry=conf.retry) for step in TripBooking.plan.steps)
-print(scheduler.open_job(plan=replace(TripBooking.plan, steps=steps), input={BOOKING!r}).pk)
+steps = tuple(replace(step, timeout=timedelta(seconds={timeout}), retry=conf.retry) for step in TripBooking.plan.steps)
+print(scheduler.open_job(plan=replace(TripBooking.plan, steps=steps), input={booking!r}).pk)
 """
 
 
@@ -54,9 +56,10 @@ def system(numbered: RunningSystem) -> RunningSystem:
     return numbered
 
 
-def start(trips: Trips) -> str:
-    """A trip whose steps each have 30 s and 3 attempts."""
-    said = trips.system.manage("shell", "--no-imports", "-c", START)
+def start(trips: Trips, timeout: int = 30) -> str:
+    """A trip whose steps each have so many seconds and 3 attempts."""
+    code = START.format(timeout=timeout, booking=BOOKING)
+    said = trips.system.manage("shell", "--no-imports", "-c", code)
     assert said.returncode == 0, said.stderr
     trip = said.stdout.split()[-1]
     trips.ids.append(trip)
@@ -117,6 +120,30 @@ def test_a_worker_falls_silent_in_a_call_and_another_takes_over_within_the_bound
         assert (after["state"], after["attempt"], after["result"]) == ("Completed", 2, hotel["result"])
         assert trips.live(trip) == ["cars", "flights", "hotels"]
         assert trips.job(trip)["needs_person"] == []
+
+
+def test_where_the_service_forgets_keys_the_late_report_shows_two_confirmations_and_a_person_is_told(
+    system: RunningSystem,
+) -> None:
+    system.fault("hotels", latency_ms=28_000, honour_keys=False, times=1, operations=["reserve"])
+    with Jobs(system) as trips:
+        trip = start(trips, timeout=60)
+        trips.wait_for_call(trip, "hotels", "reserve")
+        silent, _ = freeze_after_two_beats(trips, trip)
+        try:
+            wait_until(lambda: trips.step(trip, "hotel")["state"] == "Completed", 40, what="the hotel is done")
+        finally:
+            send(silent, signal.SIGCONT)
+        late = late_word(trips, trip)
+        assert trips.finish(trip)["state"] == "Completed"
+        hotel = trips.step(trip, "hotel")
+        confirmations = {late["result"]["reference"], hotel["result"]["reference"]}
+        booked = [it for it in system.ledger()["reservations"] if it["key"] == hotel["idempotency_key"] and it["live"]]
+        assert {it["reference"] for it in booked} == confirmations
+        assert len(booked) == 2
+        assert hotel["in_doubt"]
+        (told,) = trips.job(trip)["needs_person"]
+        assert told.startswith("hotel")
 
 
 def test_each_step_becomes_ready_in_the_same_write_that_ends_the_one_before(system: RunningSystem) -> None:

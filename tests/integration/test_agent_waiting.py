@@ -21,7 +21,7 @@ class Two(Workflow):
     b = step("shop.b", compensation="shop.undo_b", after=[a])
 
 
-class Probed(Workflow):
+class ProbedFirst(Workflow):
     a = step("shop.a", compensation="shop.undo_a", probe="shop.find", retry=Retry(attempts=3))
 
 
@@ -93,7 +93,7 @@ def test_a_compensation_may_snooze(engine: Engine) -> None:
 def test_a_probe_may_snooze_and_is_asked_again_before_the_operation(engine: Engine) -> None:
     engine.says("shop.a", InDoubt("lost"))
     engine.says("shop.find", Snooze(10), {"found": True})
-    job = Probed.start()
+    job = ProbedFirst.start()
     engine.drain()
     engine.pass_time(2)
     assert engine.asked() == ["shop.a", "shop.find"]
@@ -283,7 +283,7 @@ def test_the_second_asking_of_an_undo_may_defer_although_its_job_has_ended(engin
 def test_a_probe_may_defer(engine: Engine) -> None:
     engine.says("shop.a", InDoubt("lost"))
     engine.says("shop.find", Defer())
-    job = Probed.start()
+    job = ProbedFirst.start()
     engine.drain()
     engine.pass_time(2)
     assert (named(job, "a").state, engine.asked()) == ("Running", ["shop.a", "shop.find"])

@@ -269,3 +269,11 @@ def test_the_preview_and_what_runs_agree_over_both_changes_of_the_clocks__SAS_03
         assert due_times(schedule) == expected
         assert outcomes(schedule) == {"started": len(due_times(schedule))}
         schedules.remove(schedule.pk, actor="tester")
+
+
+def test_an_operation_is_told_which_due_time_its_job_stands_for__SAS_043(diary: Diary) -> None:
+    diary.make("0 * * * *", catch_up="latest")
+    diary.at(MORNING + HOUR + 20 * MINUTE)
+    diary.look()
+    assert [call.scheduled_for for call in diary.engine.calls_of("shop.a")] == [MORNING + HOUR]
+    assert Job.objects.get().scheduled_for == MORNING + HOUR

@@ -551,7 +551,9 @@ def test_the_second_asking_after_a_doubt_is_made_although_the_job_went_forward_m
     engine.drain()
     assert state_of(job) == "Completed"
     assert undos(engine) == ["a"]
-    engine.pass_time(120)
+    engine.ahead(120)
+    assert [row.name for row in Step.objects.ready()] == ["a.recheck"]
+    engine.pass_time(1)
     assert undos(engine) == ["a", "a"]
     assert {call.undoes.idempotency_key for call in engine.calls_of("shop.undo_a")} == {f"{job.pk}:a"}
     assert state_of(job) == "Completed"

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from workflows import Workflow, given, step
+from workflows import Cron, Workflow, given, step
 from workflows.catalog.trip import Day
 
 
@@ -19,6 +19,7 @@ class NightlyReport(Workflow):
 
     version = 1
     input = ReportRequest
+    schedule = Cron("0 2 * * *", timezone="Europe/Berlin", catch_up="latest", overlap="skip")
 
     extract = step("warehouse.extract", compensation=False, input={"day": given["day"]})
     totals = step("warehouse.totals", compensation=False, input={"rows": extract["rows"]})

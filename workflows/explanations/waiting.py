@@ -96,7 +96,7 @@ def _failed(job: Job, step: Step) -> str | None:
 def _never_starts(job: Job, step: Step) -> bool:
     """READY's part on the job's state: each role runs only in the states that it was made for."""
     if step.role == Role.RECHECK:
-        return job.state in (JobState.RUNNING, JobState.COMPLETED)
+        return False
     return job.state != (JobState.RUNNING if step.role == Role.FORWARD else JobState.COMPENSATING)
 
 

@@ -4,7 +4,8 @@
 -- Result: one row, see transitions.Claimed.
 WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
 locked AS (
-    SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at, job.workflow, job.input, job.plan
+    SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at, job.workflow, job.input, job.plan,
+           job.scheduled_for
     FROM sag_workflows_job job
     WHERE job.id = (SELECT step.job_id FROM sag_workflows_step step WHERE step.id = %(step)s)
     FOR NO KEY UPDATE {skip_locked}
@@ -35,5 +36,5 @@ event AS (
 SELECT claimed.id AS step_id, claimed.job_id, claimed.place, claimed.name, claimed.index, claimed.item, claimed.role,
        claimed.undoes_id, claimed.operation, claimed.queue, claimed.attempt, claimed.token, claimed.probe_only,
        claimed.idempotency_key, EXTRACT(epoch FROM claimed.timeout)::float8 AS timeout, locked.workflow, locked.input AS given,
-       locked.plan -> 'steps' AS plan
+       locked.plan -> 'steps' AS plan, locked.scheduled_for
 FROM claimed, locked

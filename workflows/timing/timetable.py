@@ -26,6 +26,8 @@ NICKNAMES = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+# "17-17/4" is 17, as in other crons; cronsim takes it for "17/4", which is 17 and every fourth after it.
+_STEPS_THROUGH_ONE = re.compile(r"(?<![\w#-])(\w+)-\1/\d+")
 _LONGEST_EXPRESSION = 200
 _MOST = {"cron": 20, "at": 500, "exclude": 400}
 _LONGEST_INTERVAL = 366 * 86_400
@@ -33,7 +35,7 @@ _YEARS = range(1970, 2200)
 _SOME_DAY = datetime(2024, 1, 1)  # where it never comes in the fifty years after a day, it never comes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT = timedelta(microseconds=1)
-_DAYS_LEFT_OUT_IN_A_ROW = 4000
+_DAYS_LEFT_OUT_IN_A_ROW = 1500
 _A_DAY_OF_EACH_YEAR = re.compile(r"\d\d-\d\d")
 _PARTS = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 
@@ -61,7 +63,7 @@ class Timetable:
                 f"This timetable cannot be followed: {faults[0][0]} {faults[0][1]}",
                 errors=[{"pointer": f"/{field}", "message": printable(fault)} for field, fault in faults],
             )
-        object.__setattr__(self, "cron", tuple(NICKNAMES.get(text.strip().lower(), text) for text in self.cron))
+        object.__setattr__(self, "cron", tuple(_plain(expression) for expression in self.cron))
 
     # --- when ---
 
@@ -235,6 +237,12 @@ def fault_in_cron(expression: str) -> str | None:
         reason = ": its months have no such day" if fault == "day of month" else ""
         return f"{expression!r} is wrong in {fault}{reason}."
     return f"{expression!r} never comes: no day is like that." if never else None
+
+
+def _plain(expression: str) -> str:
+    """The same in five fields that cronsim reads as everybody does."""
+    text = NICKNAMES.get(expression.strip().lower(), expression)
+    return _STEPS_THROUGH_ONE.sub(r"\1", text)
 
 
 def _is_day(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""`manage.py seed_demo`: real trips, run by the real workers against the simulators, one for every ending.
+"""`manage.py seed_demo`: real jobs, run by the real workers: a trip for every ending, a report, and a waiting roll-out.
 
 The simulators are told which fault a trip is to meet. Their faults belong to a service, not to a trip, so the trips go
 one after another, each until it has ended; then the faults that were set before are set again.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import FrameType
 from typing import Any
 
@@ -18,12 +18,12 @@ import httpx2
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-from workflows import Retry, scheduler, verbs
-from workflows.catalog.trip import TripBooking
+from workflows import Retry, Workflow, scheduler, verbs
+from workflows.catalog import FleetRollout, NightlyReport, TripBooking
 from workflows.exceptions import WrongState
 from workflows.models import Job
 from workflows.plans.plan import Plan
-from workflows.states import StepState
+from workflows.states import StepKind, StepState
 
 PATIENCE = 120.0  # seconds for one trip to end
 LOOK_EVERY = 0.2
@@ -89,8 +89,29 @@ STORIES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Routine:
+    """A job of another workflow, which meets no faults."""
+
+    key: str
+    workflow: type[Workflow]
+    input: Callable[[], dict[str, Any]]
+
+
+ROUTINES = (
+    Routine(key="demo-report", workflow=NightlyReport, input=lambda: {"day": datetime.now(UTC).date().isoformat()}),
+    Routine(
+        key="demo-rollout",
+        workflow=FleetRollout,
+        input=lambda: {"release": "2.1.0", "hosts": [f"h{n:03}" for n in range(1, 31)], "soak_seconds": 1},
+    ),
+)
+
+
 class Command(BaseCommand):
-    help = "Start a trip of every ending, and one whose hotel loses its answers. Trips that are there already stay."
+    help = (
+        "Start a trip of every ending, a report on them, and a roll-out that waits. Jobs that are there already stay."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         signal.signal(signal.SIGTERM, _leave)
@@ -98,6 +119,9 @@ class Command(BaseCommand):
             for story in STORIES:
                 job = self.tell(simulators, story)
                 self.stdout.write(f"{story.key}: {job.state}")
+        for routine in ROUTINES:
+            job = self.begin(routine)
+            self.stdout.write(f"{routine.key}: {job.state}")
 
     def tell(self, simulators: httpx2.Client, story: Story) -> Job:
         """The story's job, once it has ended."""
@@ -109,6 +133,15 @@ class Command(BaseCommand):
             job = scheduler.open_job(plan=plan, input=trip, key=story.key, actor="demo")
             story.meanwhile(job)
             wait_until(lambda: has_ended(job), story.key)
+        job.refresh_from_db()
+        return job
+
+    def begin(self, routine: Routine) -> Job:
+        """The routine's job, once it has ended or waits for a person."""
+        job = Job.objects.filter(client=None, workflow=routine.workflow.name, key=routine.key).first()
+        if job is None:
+            job = routine.workflow.start(routine.input(), key=routine.key, actor="demo")
+        wait_until(lambda: has_ended(job) or waits_for_a_person(job), routine.key)
         job.refresh_from_db()
         return job
 
@@ -137,6 +170,10 @@ def _asked(simulators: httpx2.Client, method: str, path: str, content: Any = Non
 
 def has_ended(job: Job) -> bool:
     return Job.objects.filter(pk=job.pk).exclude(finished_at=None).exists()
+
+
+def waits_for_a_person(job: Job) -> bool:
+    return job.steps.filter(kind=StepKind.SIGNAL, state=StepState.RUNNING).exists()
 
 
 def wait_until(question: Callable[[], Any], what: str) -> Any:
