@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ class Heart:
 
     def __init__(self) -> None:
         self._held: dict[uuid.UUID, Held] = {}
+        self._answered: Counter[str] = Counter()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -50,16 +52,19 @@ class Heart:
     def hold(self, held: Held) -> None:
         with self._changed:
             if self._pid != os.getpid():  # a fork: the parent's thread and steps are not ours
-                self._pid, self._thread, self._held = os.getpid(), None, {}
+                self._pid, self._thread, self._held, self._answered = os.getpid(), None, {}, Counter()
             self._held[held.token] = held
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="sag-heartbeat", daemon=True)
                 self._thread.start()
             self._changed.notify()
 
-    def let_go(self, token: uuid.UUID) -> None:
+    def let_go(self, token: uuid.UUID, *, answered_by: str = "") -> None:
+        """`answered_by`: the agent whose service answered well, for the count by which an outage is told from bad luck."""
         with self._changed:
             self._held.pop(token, None)
+            if answered_by:
+                self._answered[answered_by] += 1
 
     def _run(self) -> None:
         while True:
@@ -84,6 +89,9 @@ class Heart:
     def _beat(self) -> None:
         with self._changed:
             held = dict(self._held)
+            answered, self._answered = self._answered, Counter()
+        if answered:
+            self._tell(answered)
         if not held:
             return
         asked_at = time.monotonic()
@@ -98,6 +106,14 @@ class Heart:
             one.call.may_send_until = min(asked_at + conf.lease, one.call.ends_at) if token in beat.held else 0.0
             one.call.stopping = one.call.stopping or token in beat.stopping or token not in beat.held
             one.call.reported.stored(said[token])
+
+    def _tell(self, answered: Counter[str]) -> None:
+        try:
+            for agent, count in answered.items():
+                transitions.count_calls(agent, "ok", count)
+        except Error as error:  # it is only a count
+            logger.warning("the answers of services were not counted: %s", error)
+            connection.close()
 
     def _give_up(self, held: Held) -> None:
         logger.error("step %s outlived its time-out and hangs; its attempt is given up", held.step_id)

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from agents import Permanent, Transient
+from agents.heartbeat import heart
 from supervisor import storms
 from supervisor.budget import Counts, outage, retry_is_within_budget
 from supervisor.models import Incident
 from tests.integration.engine import Engine, check_books, named, state_of
 from workflows import Retry, Workflow, broker, step, transitions, verbs
-from workflows.clock import SagNow
+from workflows.clock import SagNow, now
 from workflows.models import Breaker, Job, Step
 
 AWAY = Transient("The depot does not answer.", code="unavailable")
@@ -223,3 +224,21 @@ def test_rings_for_the_admitted_go_to_their_queue(engine: Engine) -> None:
     engine.ahead(2.5)
     storms.tend()
     assert [(task, queue) for task, queue, _ in engine.rings] == [(broker.WORK, "agents")]
+
+
+def test_answers_that_come_well_are_counted_with_the_heartbeat(engine: Engine) -> None:
+    engine.says("shop.a", {"ok": True})
+    for _ in range(3):
+        Trip.start()
+    engine.drain()
+    heart._beat()
+    assert storms.counts_of("shop", now() - timedelta(minutes=1)).ok == 3
+
+
+def test_a_service_that_mostly_answers_is_not_away(engine: Engine) -> None:
+    engine.says("shop.a", *[{"ok": True}] * 7, AWAY)
+    for _ in range(13):
+        Trip.start()
+        engine.drain()
+        heart._beat()
+    assert not Breaker.objects.exists()
