@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, Subquery
 
 from workflows.clock import SagNow
 from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepKind, StepState
@@ -32,11 +32,11 @@ JOB_LETS_START = """{job}.paused_at IS NULL AND {job}.stopping_at IS NULL AND (
 
 READY = f"({READY_STEP} AND {{step}}.run_after <= {{now}} AND {JOB_LETS_START})"
 
-# `READY` without the clock, for the ORM.
+# `READY` without the clock, for the ORM. `job_moves` is the state of a job that neither stops nor is paused, else none.
 MAY_START = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False) & (
-    Q(role=Role.FORWARD, job__state=JobState.RUNNING)
-    | Q(role=Role.UNDO, job__state=JobState.COMPENSATING)
-    | Q(role=Role.RECHECK)
+    Q(role=Role.FORWARD, job_moves=JobState.RUNNING)
+    | Q(role=Role.UNDO, job_moves=JobState.COMPENSATING)
+    | Q(role=Role.RECHECK, job_moves__isnull=False)
 )
 
 # A step that failed at least once and has not ended.
@@ -158,9 +158,10 @@ class StepQuerySet(models.QuerySet):
 
     def ready(self) -> StepQuerySet:
         """Which may start now? (step_ready, or those of one job)"""
-        return self.filter(
-            MAY_START, run_after__lte=SagNow(), job__paused_at__isnull=True, job__stopping_at__isnull=True
-        )
+        job: Any = self.model._meta.get_field("job").related_model
+        moving = job.objects.filter(pk=OuterRef("job_id"), paused_at__isnull=True, stopping_at__isnull=True)
+        # Looked up step by step: a recheck is due in a job of any state, and a join would read all jobs for it.
+        return self.alias(job_moves=Subquery(moving.values("state"))).filter(MAY_START, run_after__lte=SagNow())
 
     def escalated(self) -> StepQuerySet:
         """Which stand in front of a person? (step_escalated)"""
