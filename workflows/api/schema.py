@@ -40,7 +40,11 @@ ITEM_STATE = _query(
     "state", str, "Only items in this state; may be given several times.", enum=StepState.values, many=True
 )
 OUTCOME = _query(
-    "outcome", str, "Only these; may be given several times.", enum=["started", "waiting", "skipped", "dropped"], many=True
+    "outcome",
+    str,
+    "Only these; may be given several times.",
+    enum=["started", "waiting", "skipped", "dropped"],
+    many=True,
 )
 WORKFLOW = _query("workflow", str, "Only of this workflow.")
 FILTERS = [
