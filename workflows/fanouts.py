@@ -24,6 +24,11 @@ def tolerated(planned: PlanStep, total: int) -> int:
     return int(planned.tolerate * total) if isinstance(planned.tolerate, float) else planned.tolerate
 
 
+def at_once(planned: PlanStep, fan: Step) -> int | None:
+    """How many items may be under way. An undo is not held back."""
+    return planned.at_once if fan.role == Role.FORWARD else None
+
+
 def items_of(job: Job, planned: PlanStep) -> list[Any]:
     """The list that the fan-out goes over. Raises UnresolvedReference when there is none."""
     results, absent = Step.objects.results(job.pk, job.plan["steps"], references_of(planned.each))

@@ -190,7 +190,7 @@ def _begin_fan_out(job: Job, step: Step, planned: PlanStep) -> None:
     if again:
         transitions.recount_items(step, at_once=planned.at_once)
         transitions.hold_items(step)
-        transitions.admit_items(step, at_once=planned.at_once)
+        transitions.admit_items(step, at_once=fanouts.at_once(planned, step))
     else:
         fanouts.begin(job, step, planned, agents)
         step.refresh_from_db()
