@@ -129,6 +129,7 @@ def _look_round(queue: str) -> None:
     Where all that was found had just been taken by others, or was locked, it looks again before it goes to sleep.
     """
     looks_left, limits = _LOOKS_AT_TAKEN_ONES, _Limits()
+    found: list[tuple[int, bool]] = []
     while looks_left and not is_draining():
         found = until_answered(partial(transitions.candidates, queue, _CANDIDATES, limits.full))
         if not found and limits.wait_for_a_turn():
@@ -136,7 +137,8 @@ def _look_round(queue: str) -> None:
         random.shuffle(found)  # the workers that look round together should not all reach for the same step
         went_on = _take_all(queue, found, limits)
         looks_left = (_LOOKS_AT_TAKEN_ONES if went_on else looks_left - 1) if found else 0
-    _process.found_nothing[queue] = time.monotonic()
+    if not found:  # what others had locked may be there still, and the next ring must not pass it by
+        _process.found_nothing[queue] = time.monotonic()
     if limits.turn_comes_soon:
         broker.ring(queue)  # others in this process's queues have their turn first
 

@@ -9,8 +9,8 @@ import uuid
 from workflows import children, compensation, scheduler, transitions, verbs
 from workflows.exceptions import SagError
 from workflows.models import Job, Step
-from workflows.states import JobState, Reason, Role, SettledBy, StepKind, StepState
-from workflows.transitions import in_transaction
+from workflows.states import ErrorKind, JobState, Reason, Role, SettledBy, StepKind, StepState
+from workflows.transitions import Failure, in_transaction
 
 
 def wake(step_id: int) -> bool | None:
@@ -102,9 +102,11 @@ def _answer(step_id: int, job_id: uuid.UUID, child: Job | None) -> bool | None:
     step = Step.objects.filter(pk=step_id, state=StepState.RUNNING, kind=StepKind.CHILD).first()
     if step is None:
         return True
-    if child is None:
-        result, failure = None, None  # it never began: there is nothing to undo
-    else:
+    result, failure = None, None  # an undo of a child that is gone: there is nothing to undo
+    if child is None and step.role == Role.FORWARD:
+        gone = "The job that it started is not there any more."
+        failure = Failure(kind=ErrorKind.PERMANENT, code="child_gone", message=gone)
+    elif child is not None:
         result, failure = children.answer_of(child, step)
     if child is not None and step.role != Role.FORWARD and child.state in (JobState.COMPLETED, JobState.FAILED):
         failure = failure if scheduler.is_touched(_scene(child)) else None

@@ -5,7 +5,7 @@ One row counts: `items_total` is written before the first item, `items_made` say
 batches, each a transaction of its own, so that a long list holds its job's lock only for moments.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db.models import Max
@@ -22,6 +22,11 @@ from workflows.states import Role
 def tolerated(planned: PlanStep, total: int) -> int:
     """How many items may fail: a count, or a share of them rounded down."""
     return int(planned.tolerate * total) if isinstance(planned.tolerate, float) else planned.tolerate
+
+
+def at_once(planned: PlanStep, fan: Step) -> int | None:
+    """How many items may be under way. An undo is not held back."""
+    return planned.at_once if fan.role == Role.FORWARD else None
 
 
 def items_of(job: Job, planned: PlanStep) -> list[Any]:
@@ -54,8 +59,7 @@ def write_batch(job: Job, fan: Step, planned: PlanStep, agents: Mapping[str, Age
     seq = next_seq(job)
     if fan.role == Role.FORWARD:
         values = items_of(job, planned)[fan.items_made : fan.items_made + conf.batch]
-        rows = [_item_row(job, fan, planned, fan.items_made + n, value, seq + n) for n, value in enumerate(values)]
-        transitions.add_items(fan, rows)
+        transitions.write_items(fan, values, keys=limit_keys(planned, job, values), seq=seq)
         return
     last = Step.objects.filter(parent=fan).aggregate(last=Max("index"))["last"]
     originals = Step.objects.filter(parent=fan.undoes, index__gt=-1 if last is None else last).with_effects()
@@ -73,7 +77,7 @@ def write_batch(job: Job, fan: Step, planned: PlanStep, agents: Mapping[str, Age
             row.releases.append(seq)
             rechecks.append(recheck)
             seq += 1
-    transitions.add_items(fan, rows)
+    transitions.add_undos(fan, rows)
     transitions.add_rechecks(rechecks)
 
 
@@ -83,41 +87,11 @@ def next_seq(job: Job) -> int:
     return 0 if last is None else int(last) + 1
 
 
-def _item_row(job: Job, fan: Step, planned: PlanStep, index: int, value: Any, seq: int) -> Step:
-    calls = planned.kind == "call"
-    key = limit_key(planned, job, value) if planned.limit else ""
-    return Step(
-        job=job,
-        seq=seq,
-        place=fan.place,
-        name=fan.name,
-        index=index,
-        generation=fan.generation,
-        kind=fan.kind,
-        parent=fan,
-        operation=fan.operation,
-        agent=fan.agent,
-        queue=fan.queue,
-        idempotency_key=f"{fan.idempotency_key}:{index}",
-        releases=[],
-        # An item that only the scheduler can begin waits at a gate; one that a worker takes waits for its turn alone.
-        gated=not calls,
-        held=not calls or index >= fan.items_admitted or job.paused_at is not None,
-        limited=fan.limited or bool(key),
-        limit_key=key,
-        timeout=fan.timeout,
-        queue_timeout=fan.queue_timeout,
-        attempts_allowed=fan.attempts_allowed,
-        item=value,
-        version=job.seq,
-    )
-
-
-def limit_key(planned: PlanStep, job: Job, item: Any = None) -> str:
-    """The text under which a step's limit is counted: that of its plan, and the key as it comes out for this job."""
+def limit_keys(planned: PlanStep, job: Job, items: Sequence[Any]) -> list[str]:
+    """The text under which each item's limit is counted: that of its plan, and the key as it comes out; "" for none."""
     if planned.limit is None:
-        return ""
+        return [""] * len(items)
     template: Any = planned.limit["key"]
     results, absent = Step.objects.results(job.pk, job.plan["steps"], references_of(template))
-    value = resolve(template, job.input, results, item=item, absent=frozenset(absent))
-    return f"{planned.limit['at_once']}:{value}"[:200]
+    values = [resolve(template, job.input, results, item=item, absent=frozenset(absent)) for item in items]
+    return [f"{planned.limit['at_once']}:{value}"[:200] for value in values]

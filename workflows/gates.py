@@ -171,7 +171,7 @@ def _begin(job: Job, step: Step, planned: PlanStep, view: View | None) -> None:
     if spreads:
         _begin_fan_out(job, step, planned)
     elif step.kind == StepKind.CALL:
-        transitions.pass_gate(job, step, limit_key=fanouts.limit_key(planned, job, step.item))
+        transitions.pass_gate(job, step, limit_key=fanouts.limit_keys(planned, job, [step.item])[0])
     elif step.kind == StepKind.TIMER and view is not None:
         transitions.open_waiting(job, step, until=due_at(view.value(planned.delay), now()))
     elif step.kind == StepKind.SIGNAL:
@@ -190,7 +190,7 @@ def _begin_fan_out(job: Job, step: Step, planned: PlanStep) -> None:
     if again:
         transitions.recount_items(step, at_once=planned.at_once)
         transitions.hold_items(step)
-        transitions.admit_items(step, at_once=planned.at_once)
+        transitions.admit_items(step, at_once=fanouts.at_once(planned, step))
     else:
         fanouts.begin(job, step, planned, agents)
         step.refresh_from_db()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, Subquery
 
 from workflows.clock import SagNow
 from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepKind, StepState
@@ -37,11 +37,11 @@ NOT_PARKED = """({step}.admitted OR {step}.agent <> ALL (ARRAY(SELECT agent FROM
 
 READY = f"({READY_STEP} AND {{step}}.run_after <= {{now}} AND {NOT_PARKED} AND {JOB_LETS_START})"
 
-# `READY` without the clock, for the ORM.
+# `READY` without the clock, for the ORM. `job_moves` is the state of a job that neither stops nor is paused, else none.
 MAY_START = Q(state=StepState.NOT_STARTED, waiting_for=0, held=False) & (
-    Q(role=Role.FORWARD, job__state=JobState.RUNNING)
-    | Q(role=Role.UNDO, job__state=JobState.COMPENSATING)
-    | Q(role=Role.RECHECK)
+    Q(role=Role.FORWARD, job_moves=JobState.RUNNING)
+    | Q(role=Role.UNDO, job_moves=JobState.COMPENSATING)
+    | Q(role=Role.RECHECK, job_moves__isnull=False)
 )
 
 # A step that failed at least once and has not ended.
@@ -163,11 +163,14 @@ class StepQuerySet(models.QuerySet):
 
     def ready(self) -> StepQuerySet:
         """Which may start now? (step_ready, or those of one job)"""
+        job: Any = self.model._meta.get_field("job").related_model
+        moving = job.objects.filter(pk=OuterRef("job_id"), paused_at__isnull=True, stopping_at__isnull=True)
         breakers: Any = apps.get_model("sag_workflows", "Breaker")
         parks = breakers.objects.filter(parks=True).values("agent")
-        return self.filter(
-            MAY_START, run_after__lte=SagNow(), job__paused_at__isnull=True, job__stopping_at__isnull=True
-        ).filter(Q(admitted=True) | ~Q(agent__in=parks))
+        answers = Q(admitted=True) | ~Q(agent__in=parks)
+        # Looked up step by step: a recheck is due in a job of any state, and a join would read all jobs for it.
+        ready = self.alias(job_moves=Subquery(moving.values("state"))).filter(MAY_START, run_after__lte=SagNow())
+        return ready.filter(answers)
 
     def parked(self, agent: str) -> StepQuerySet:
         """Which wait until this agent's service answers again? (step_parked)"""

@@ -389,7 +389,7 @@ def _see_to_items(job: Job, fan: Step, planned: PlanStep) -> None:
     elif over:
         gates.complete_fan_out(job, fan)
     elif job.paused_at is None and job.stopping_at is None:
-        broker.ring_on_commit(transitions.admit_items(fan, at_once=planned.at_once)[:_MOST_RINGS])
+        broker.ring_on_commit(transitions.admit_items(fan, at_once=fanouts.at_once(planned, fan))[:_MOST_RINGS])
 
 
 def _fail_fan_out(job: Job, fan: Step, failure: Failure) -> None:

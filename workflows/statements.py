@@ -37,8 +37,15 @@ SETTLE = _load(
     + _READY_TO_HAND_OVER,
 )
 SETTLE_ITEM = _load("settle_item")
+ITEMS = _load("items")
 HEARTBEAT = _load("heartbeat")
 CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting_for="= 0", now="sag_now()"))
+
+
+def execute(statement: str, parameters: Mapping[str, Any]) -> None:
+    """Run a statement that returns nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, parameters)
 
 
 def fetch(statement: str, parameters: Mapping[str, Any]) -> list[Any]:

@@ -666,8 +666,15 @@ def plan_items(job: Job, fan: Step, *, total: int, admitted: int) -> None:
     _event(job, number, "step.expanded", step=fan, actor="scheduler", data={"items": total})
 
 
-def add_items(fan: Step, rows: Sequence[Step]) -> None:
-    """The next items of a fan-out, in the order of its list."""
+def write_items(fan: Step, items: Sequence[Any], *, keys: Sequence[str], seq: int) -> None:
+    """The next items of a fan-out in the order of its list, in one statement. `keys`: the limit's key of each, or ""."""
+    parameters = {"fan": fan.pk, "items": Jsonb(items), "keys": list(keys), "seq": seq, "first": fan.items_made}
+    statements.execute(statements.ITEMS, parameters)
+    fan.refresh_from_db()
+
+
+def add_undos(fan: Step, rows: Sequence[Step]) -> None:
+    """The next undos of the items of a fan-out."""
     Step.objects.bulk_create(rows)
     _guarded(fan, items_made=F("items_made") + len(rows))
 

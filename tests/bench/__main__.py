@@ -26,10 +26,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--trips", type=int, default=1000, help="trips started at once (default 1000)")
     parser.add_argument("--singles", type=int, default=200, help="trips measured one at a time (default 200)")
+    parser.add_argument("--items", type=int, default=10_000, help="items of the long fan-out (default 10,000)")
     parser.add_argument("--smoke", action="store_true", help="a minute's look: fewer trips, one round, no verdict")
     options = parser.parse_args()
     if options.smoke:
-        options.rounds, options.trips, options.singles = 1, 100, 20
+        options.rounds, options.trips, options.singles, options.items = 1, 100, 20, 1000
     return options
 
 
@@ -45,6 +46,7 @@ def _run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, float], l
     django.setup()
     from sagsite.home import Home
     from sagsite.runner import preparation
+    from tests.bench import fanout
     from tests.bench.measure import measure, missed
     from tests.bench.processes import servers
 
@@ -52,6 +54,7 @@ def _run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, float], l
     with servers(home) as (postgres, valkey):
         preparation.migrate()
         ratios = measure(home, postgres, valkey, trips=options.trips, singles=options.singles, rounds=options.rounds)
+        ratios |= fanout.measure(home, many=options.items)
     return ratios, missed(ratios)
 
 

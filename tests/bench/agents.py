@@ -20,3 +20,8 @@ def hotel(call: Call) -> dict[str, Any]:
 @noop.operation
 def car(call: Call) -> dict[str, Any]:
     return {"car": "C1", "n": call.input["n"]}
+
+
+@noop.operation
+def touch(call: Call) -> dict[str, Any]:
+    return {"n": call.input["n"]}

@@ -1,5 +1,6 @@
 """Our side: trips on the engine as it is shipped, with events, attempts, leases and fences."""
 
+import subprocess
 import time
 import uuid
 from collections import Counter
@@ -22,12 +23,25 @@ _HISTORY = Counter({"job.opened": 1, "step.claimed": 3, "step.completed": 3, "jo
 
 
 @contextmanager
-def worker(logs: Path) -> Iterator[None]:
+def worker(logs: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The agents' worker, as `manage.py up --agents` starts it."""
     environment = roles.environment(SAG_ROLE="agents", DJANGO_SETTINGS_MODULE="tests.bench.settings")
     with child(roles.agents("agents-bench", 2), logs / "agents.log", environment=environment) as process:
         announced = Agent.objects.filter(name="noop").exists
         wait_until(announced, "The agents' worker does not announce its agents", process=process)
+        yield process
+
+
+@contextmanager
+def supervisor(logs: Path) -> Iterator[None]:
+    """The supervisor's worker, and beat that drives it: it goes on where there is more to do than fits one transaction."""
+    environment = roles.environment(SAG_ROLE="supervisor", DJANGO_SETTINGS_MODULE="tests.bench.settings")
+    log = logs / "supervisor.log"
+    with (
+        child(roles.supervisor("supervisor-bench"), log, environment=environment) as process,
+        child(roles.beat(), logs / "beat.log", environment=environment),
+    ):
+        wait_until(lambda: b" ready." in log.read_bytes(), "The supervisor's worker does not listen", process=process)
         yield
 
 
@@ -47,7 +61,7 @@ def one_at_a_time(trips: int) -> list[float]:
     for n in range(trips):
         began = time.perf_counter()
         job = TripOfNoops.start({"n": n}).pk
-        wait_until(partial(_is_completed, job), "A trip does not end", every=0.0003)
+        wait_until(partial(is_completed, job), "A trip does not end", every=0.0003)
         took.append(time.perf_counter() - began)
         jobs.append(job)
     _check(jobs)
@@ -60,7 +74,7 @@ def _some_live() -> bool:
     )
 
 
-def _is_completed(job: uuid.UUID) -> bool:
+def is_completed(job: uuid.UUID) -> bool:
     [row] = statements.fetch("SELECT state FROM sag_workflows_job WHERE id = %(job)s", {"job": job})
     return bool(row.state == "Completed")
 

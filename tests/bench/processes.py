@@ -79,14 +79,15 @@ def wait_until(
     *,
     every: float = 0.02,
     process: subprocess.Popen[bytes] | None = None,
+    patience: float = PATIENCE,
 ) -> None:
-    """Look at `condition` until it holds. Gives the benchmark up after a minute, or when the process ends."""
-    until = time.monotonic() + PATIENCE
+    """Look at `condition` until it holds. Gives the benchmark up when patience ends, or the process."""
+    until = time.monotonic() + patience
     while not condition():
         if process is not None and process.poll() is not None:
             raise SystemExit(f"{complaint}: the process ended with {process.returncode}.")
         if time.monotonic() > until:
-            raise SystemExit(f"{complaint} within {PATIENCE:.0f} s.")
+            raise SystemExit(f"{complaint} within {patience:.0f} s.")
         time.sleep(every)
 
 
@@ -107,6 +108,18 @@ def cpu_seconds() -> float:
         total += used[pid]
         family += children[pid]
     return total
+
+
+def resident_megabytes(pid: int) -> dict[int, float]:
+    """{pid: what it holds in memory} of a process and its children."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return {one: _resident(one) for one in (pid, *map(int, children))}
+
+
+def _resident(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
+    return int(kilobytes) / 1024
 
 
 def machine_seconds() -> float:

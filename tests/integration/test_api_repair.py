@@ -31,7 +31,7 @@ class ApiAsks(Workflow):
     """Waits for a word, then for a decision of named people."""
 
     word = signal()
-    decision = signal(approvers=["ada", "group:night shift"], after=[word])
+    decision = signal(approvers=["api-approver", "group:night shift"], after=[word])
 
 
 class ApiDecides(Workflow):
@@ -83,8 +83,8 @@ def test_the_first_signal_is_taken_and_a_second_one_is_lost(client: Program) -> 
 
 def test_a_signal_that_comes_early_is_kept(client: Program) -> None:
     job_id = begin(client, "ApiAsks")
-    ada = Program("ada", "jobs:operate")
-    early = ada.post(f"jobs/{job_id}/signals/decision", {"approved": True})
+    approver = Program("api-approver", "jobs:operate")
+    early = approver.post(f"jobs/{job_id}/signals/decision", {"approved": True})
     assert early.json()["outcome"] == "kept"
     client.post(f"jobs/{job_id}/signals/word", None)
     assert client.get(f"jobs/{job_id}").json()["state"] == "Completed"

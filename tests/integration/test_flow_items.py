@@ -134,6 +134,39 @@ def test_the_results_of_one_fan_out_are_the_list_of_the_next(engine: Engine) -> 
     check_books(job)
 
 
+def test_the_list_is_the_one_that_was_there_when_the_fan_out_began(engine: Engine, settings: Any) -> None:
+    """SAS-114: who joins or leaves meanwhile changes nothing; the list is part of the job."""
+
+    class ItemsSnapshot(Workflow):
+        a = step("shop.a")
+        b = step("shop.b", each=a["hosts"], at_once=1, input={"is": item})
+
+    hosts = ["h1", "h2", "h3"]
+    small_batches(settings, 1)
+    engine.says("shop.a", {"hosts": hosts})
+    job = start(ItemsSnapshot)
+    engine.rings.clear()
+    engine.settle(engine.claim(named(job, "a")), '{"hosts": ["h1", "h2", "h3"]}', hand_over=False)
+    hosts[:] = ["h9"]
+    engine.pass_time(6, times=2)
+    assert [call.input["is"] for call in engine.calls_of("shop.b")] == ["h1", "h2", "h3"]
+    assert state_of(job) == "Completed"
+    check_books(job)
+
+
+def test_a_child_that_is_gone_fails_its_step(engine: Engine) -> None:
+    class ItemsGone(Workflow):
+        a = child(ItemsRoom, input={"who": "x"})
+
+    job = start(ItemsGone)
+    engine.rings.clear()
+    Job.objects.filter(workflow="ItemsRoom").delete()
+    transitions.look_again_at(named(job, "a"), job.created_at)
+    engine.pass_time(1)
+    assert named(job, "a").error_code == "child_gone"
+    assert state_of(job) == "Compensated"
+
+
 def test_each_item_has_a_key_an_index_and_a_history_of_its_own(engine: Engine) -> None:
     job = start(ItemsSpread, {"list": ["x", "y"]})
     engine.drain()

@@ -31,7 +31,7 @@ def test_a_job_that_is_not_done_by_its_deadline_starts_nothing_more_and_is_undon
     engine.settle(engine.claim(named(job, "a")), hand_over=False)
     engine.ahead(29)
     engine.sweep()
-    assert Job.objects.get(pk=job.pk).stopping_at is None
+    assert Job.objects.get(pk=job.pk).reason == ""
     running = engine.claim(named(job, "b"))
     engine.ahead(2)
     engine.sweep()
@@ -51,7 +51,7 @@ def test_the_deadline_counts_from_when_the_start_is_first_seen_after_its_commit(
         job = start(TimedLimited)
         engine.ahead(3600)
     engine.sweep()
-    assert Job.objects.get(pk=job.pk).stopping_at is None
+    assert Job.objects.get(pk=job.pk).reason == ""
     engine.ahead(31)
     engine.sweep()
     assert Job.objects.get(pk=job.pk).reason == "deadline"
@@ -62,7 +62,7 @@ def test_the_deadline_of_a_job_that_is_to_begin_later_counts_from_then(engine: E
     engine.sweep()
     engine.ahead(3610)
     engine.sweep()
-    assert Job.objects.get(pk=job.pk).stopping_at is None
+    assert Job.objects.get(pk=job.pk).reason == ""
     engine.ahead(21)
     engine.sweep()
     assert state_of(job) == "Compensated"
@@ -127,7 +127,7 @@ def test_the_time_of_a_job_that_is_tried_again_begins_anew(engine: Engine) -> No
     engine.ahead(3600)
     verbs.retry_job(job.pk, actor="operator:x", reason="mended")
     engine.sweep()
-    assert Job.objects.get(pk=job.pk).stopping_at is None
+    assert Job.objects.get(pk=job.pk).reason == ""
 
 
 # --- the queue -------------------------------------------------------------------------------------------------------

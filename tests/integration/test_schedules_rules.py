@@ -169,6 +169,17 @@ def test_an_edit_that_waits_for_an_opener_sees_what_it_has_opened(diary: Diary) 
     assert fresh(schedule).next_due == MORNING + HOUR
 
 
+def test_an_edit_after_the_clock_went_back_opens_nothing_twice__SAS_050(diary: Diary) -> None:
+    schedule = diary.make("0 * * * *")
+    diary.at(MORNING + 2 * HOUR)
+    diary.look()
+    diary.at(MORNING)
+    schedules.change(schedule.pk, {"exclude": ("12-25",)}, actor="tester")
+    diary.look_each(30 * MINUTE, MORNING + 3 * HOUR)
+    assert started(schedule) == [MORNING + HOUR, MORNING + 2 * HOUR, MORNING + 3 * HOUR]
+    assert jobs() == 3
+
+
 def test_an_edit_that_would_never_fall_due_is_refused_and_changes_nothing(diary: Diary) -> None:
     schedule = diary.make(EACH_MINUTE)
     with pytest.raises(InvalidInput, match="never falls due"):
