@@ -11,7 +11,19 @@ from django.utils.functional import cached_property
 from knox.models import get_digest_token
 from knox.settings import CONSTANTS
 
-from workflows.models import Agent, ApiToken, Attempt, Event, Job, Once, Signal, Step
+from workflows.models import (
+    Agent,
+    ApiToken,
+    Attempt,
+    Event,
+    Job,
+    Once,
+    Schedule,
+    ScheduleChange,
+    Signal,
+    Step,
+    Tick,
+)
 
 COUNTED = 10_000
 
@@ -142,6 +154,35 @@ class OnceAdmin(ReadOnlyAdmin):
     search_help_text = "The number of a step"
     ordering = ("-id",)
     raw_id_fields = ("step",)
+
+
+class ScheduleChangeInline(ReadOnly, TabularInline):
+    """Who did what to the schedule, and why."""
+
+    model = ScheduleChange
+    fields = ("at", "kind", "actor", "reason", "revision", "data")
+    readonly_fields = fields
+    ordering = ("-id",)
+
+
+@admin.register(Schedule)
+class ScheduleAdmin(ReadOnlyAdmin):
+    list_display = ("id", "workflow", "next_due", "catch_up", "overlap", "paused_at", "paused_by", "deleted_at")
+    list_filter = ("overlap", "catch_up")
+    search_fields = ("=id", "=workflow")
+    search_help_text = "The exact id, or the workflow"
+    ordering = ("-created_at", "-id")
+    inlines = (ScheduleChangeInline,)
+
+
+@admin.register(Tick)
+class TickAdmin(ReadOnlyAdmin):
+    list_display = ("id", "schedule_id", "due_at", "kind", "made_up", "outcome", "reason", "job_id", "decided_at")
+    list_filter = ("outcome", "kind")
+    search_fields = ("=schedule__id",)
+    search_help_text = "The exact id of a schedule"
+    ordering = ("-id",)
+    raw_id_fields = ("schedule", "job")
 
 
 class ApiTokenForm(ModelForm):

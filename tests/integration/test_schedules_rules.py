@@ -48,6 +48,15 @@ def test_a_due_time_that_finds_a_job_at_work_is_skipped_and_says_whose(diary: Di
     assert started(schedule) == [MORNING + MINUTE, MORNING + 4 * MINUTE]
 
 
+def test_what_is_made_up_for_waits_for_a_job_that_worked_through_the_outage__SAS_043(diary: Diary) -> None:
+    schedule = diary.make("*/5 * * * *", catch_up="all")
+    open_at(diary, 5, 17)
+    assert outcomes(schedule) == {"started": 1, "waiting": 2}
+    for _ in range(3):
+        diary.look()
+    assert started(schedule) == [MORNING + n * MINUTE for n in (5, 10, 15)]
+
+
 def test_with_buffer_one_the_newest_waits_and_the_others_are_dropped__SAS_046(diary: Diary) -> None:
     schedule = diary.make(EACH_MINUTE, overlap="buffer_one")
     open_at(diary, 1, 2, 3, 4)
