@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -35,7 +35,7 @@ from agents.results import Unstorable, clean_text, to_store
 from workflows import broker, scheduler, transitions
 from workflows.conf import conf
 from workflows.exceptions import UnresolvedReference
-from workflows.models import Attempt, Step
+from workflows.models import Attempt, Job, Step
 from workflows.plans.templates import references_of, resolve
 from workflows.states import ErrorKind, Role, StepState
 from workflows.transitions import Claimed, Failure, Settled
@@ -427,6 +427,17 @@ def _judge_rolled_back(claimed: Claimed, outcome: Outcome) -> None:
     outcome.ended = until_answered(partial(scheduler.is_settled, claimed))
 
 
+def _given(claimed: Claimed) -> dict[str, Any]:
+    return _input_of(claimed.job_id) if claimed.given is None else claimed.given
+
+
+@lru_cache(maxsize=8)
+def _input_of(job_id: uuid.UUID) -> dict[str, Any]:
+    """A job's input never changes, and the items of one fan-out follow each other."""
+    found: dict[str, Any] = until_answered(lambda: Job.objects.values_list("input", flat=True).get(pk=job_id))
+    return found
+
+
 def _fill_in(call: Call, claimed: Claimed, known: dict[str, Any]) -> None:
     """Put the input together from the job's input and the results of other steps."""
     if claimed.role == Role.FORWARD:
@@ -457,7 +468,7 @@ def _resolve_input(call: Call, claimed: Claimed, known: dict[str, Any]) -> None:
         found, absent = until_answered(lambda: Step.objects.results(claimed.job_id, claimed.plan, missing))
         known.update(found)
     call.results = deepcopy({name: known[name] for name in names - absent})
-    call.input = resolve(template, claimed.given, call.results, item=call.item, absent=absent)
+    call.input = resolve(template, _given(claimed), call.results, item=call.item, absent=absent)
 
 
 def _has_open_doubt(step_id: int) -> bool:

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("workflows", "agents", "supervisor", "sagsite")
 PEN = ROOT / "workflows" / "transitions.py"
-STATEMENTS = {"start.sql", "claim.sql", "settle.sql", "settle_item.sql", "heartbeat.sql"}
+STATEMENTS = {"start.sql", "claim.sql", "settle.sql", "settle_item.sql", "items.sql", "heartbeat.sql"}
 
 SCHEDULERS = {ROOT / "workflows" / "schedules.py", ROOT / "workflows" / "ticks.py"}
 

@@ -42,12 +42,6 @@ HEARTBEAT = _load("heartbeat")
 CANDIDATES = _load("candidates", ready=READY.format(step="s", job="job", waiting_for="= 0", now="sag_now()"))
 
 
-def execute(statement: str, parameters: Mapping[str, Any]) -> None:
-    """Run a statement that returns nothing."""
-    with connection.cursor() as cursor:
-        cursor.execute(statement, parameters)
-
-
 def fetch(statement: str, parameters: Mapping[str, Any]) -> list[Any]:
     """Run a hot statement; its rows, with the statement's column names as attributes."""
     database = connections[DEFAULT_DB_ALIAS]  # once: `connection` would look it up for each of its attributes

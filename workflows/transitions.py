@@ -101,7 +101,7 @@ def lock(job_id: uuid.UUID, *, unless_locked: bool = False) -> Job | None:
 class Claimed:
     """A step that this worker may perform now, and all it needs to know of it. Times are seconds.
 
-    `given` is the job's input, `plan` the steps of its plan as JSON, `place` this step's in it; an undo has that of its
+    `given` is the job's input (None for an item, which would carry the whole list), `plan` the steps of its plan as JSON, `place` this step's in it; an undo has that of its
     original. `index` and `item` are those of an item of a fan-out. `age` is how long ago it was claimed, which is not zero
     only where the answer to that was lost. `scheduled_for`: the due time that the job stands for, if a schedule started it.
     """
@@ -122,7 +122,7 @@ class Claimed:
     idempotency_key: str
     timeout: float
     workflow: str
-    given: dict[str, Any]
+    given: dict[str, Any] | None
     plan: list[dict[str, Any]]
     scheduled_for: datetime | None = None
     age: float = field(default=0.0, compare=False)
@@ -669,7 +669,7 @@ def plan_items(job: Job, fan: Step, *, total: int, admitted: int) -> None:
 def write_items(fan: Step, items: Sequence[Any], *, keys: Sequence[str], seq: int) -> None:
     """The next items of a fan-out in the order of its list, in one statement. `keys`: the limit's key of each, or ""."""
     parameters = {"fan": fan.pk, "items": Jsonb(items), "keys": list(keys), "seq": seq, "first": fan.items_made}
-    statements.execute(statements.ITEMS, parameters)
+    statements.fetch(statements.ITEMS, parameters)
     fan.refresh_from_db()
 
 

@@ -1,7 +1,8 @@
 -- Claims one step for an attempt. The job is locked first; every decision is made on the fresh version of the two rows
 -- that this statement locks. No row comes back when the step may not start, or (with {skip_locked}) its job is locked. A
 -- step whose agent or key has a limit is claimed only by who counted before, under the agent's lock ({unlimited}).
--- Result: one row, see transitions.Claimed.
+-- Result: one row, see transitions.Claimed. Of ten thousand items each would carry the job's whole input, and with it their
+-- whole list: they go without.
 WITH clock AS MATERIALIZED (SELECT sag_now() AS now),
 locked AS (
     SELECT job.id, job.seq, job.state, job.paused_at, job.stopping_at, job.workflow, job.input, job.plan,
@@ -35,6 +36,6 @@ event AS (
 )
 SELECT claimed.id AS step_id, claimed.job_id, claimed.place, claimed.name, claimed.index, claimed.item, claimed.role,
        claimed.undoes_id, claimed.operation, claimed.queue, claimed.attempt, claimed.token, claimed.probe_only,
-       claimed.idempotency_key, EXTRACT(epoch FROM claimed.timeout)::float8 AS timeout, locked.workflow, locked.input AS given,
+       claimed.idempotency_key, EXTRACT(epoch FROM claimed.timeout)::float8 AS timeout, locked.workflow, CASE WHEN claimed.index IS NULL THEN locked.input END AS given,
        locked.plan -> 'steps' AS plan, locked.scheduled_for
 FROM claimed, locked
