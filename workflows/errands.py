@@ -5,10 +5,12 @@ off by another on the other, and changes nothing when it is done twice.
 """
 
 import uuid
+from contextlib import suppress
 
 from workflows import children, compensation, scheduler, transitions, verbs
-from workflows.exceptions import SagError
-from workflows.models import Job, Step
+from workflows.exceptions import SagError, WrongState
+from workflows.models import Event, Job, Step
+from workflows.plans.plan import Plan
 from workflows.states import ErrorKind, JobState, Reason, Role, SettledBy, StepKind, StepState
 from workflows.transitions import Failure, in_transaction
 
@@ -31,14 +33,30 @@ def wake(step_id: int) -> bool | None:
 
 def _ask(step: Step, child: Job) -> bool:
     """Ask the child for what its parent wants of it. False when it has nothing more to do, and its end is the answer."""
+    _pass_on_the_pause(step.job, child)
     if step.role != Role.FORWARD:
         return _undo_child(child)
     if step.job.stopping_at is not None:
-        verbs.cancel_child(
-            child.pk, undo=bool(step.job.stopping_undo), detail=f"{step.job.workflow} {step.job_id} is stopping."
-        )
+        if Plan.from_json(step.job.plan).steps[step.place].on_parent_end == "cancel":
+            detail = f"{step.job.workflow} {step.job_id} is stopping."
+            verbs.cancel_child(child.pk, undo=bool(step.job.stopping_undo), detail=detail)
         return not Job.objects.get(pk=child.pk).is_terminal
-    return _retry_child(child.pk) if child.state == JobState.FAILED else not child.is_terminal
+    # Its parent's step waits for it once more only after it was told of the failure.
+    tried_again = child.state == JobState.FAILED and child.told_parent_at is not None
+    return _retry_child(child.pk) if tried_again else not child.is_terminal
+
+
+def _pass_on_the_pause(job: Job, child: Job) -> None:
+    """A child is paused with its parent, and resumed with it unless somebody else had paused it."""
+    if child.is_terminal:
+        return
+    with suppress(WrongState):  # it has just ended
+        if job.paused_at is not None:
+            verbs.pause(child.pk, actor="scheduler", reason="The job that started it is paused.")
+        elif child.paused_at is not None:
+            paused = Event.objects.filter(job=child, kind="job.paused").order_by("-seq").first()
+            if paused is not None and paused.actor == "scheduler":
+                verbs.resume(child.pk, actor="scheduler", reason="The job that started it goes on.")
 
 
 @in_transaction

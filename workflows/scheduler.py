@@ -552,6 +552,13 @@ def _end_wait(job: Job, step: Step, plan: Plan) -> bool:
 STOPPED = Failure(kind=ErrorKind.CANCELLED, code="cancelled", message="The job is stopping.")
 
 
+def send_to_children(job: Job) -> None:
+    """A locked job was paused or resumed: so are the jobs that its steps have started, each by an errand of its own."""
+    for step in Step.objects.filter(job=job, kind=StepKind.CHILD, state=StepState.RUNNING, items_total__isnull=True):
+        transitions.look_again_at(step, now())
+        broker.ring_wake_on_commit(step.pk)
+
+
 def _begin_undo(job: Job, scene: compensation.Scene) -> None:
     """Undo what was done. Where nothing can be, the job fails as it stands, so that a person may take it on from here."""
     pivot = compensation.pivot_passed(scene.plan, scene.steps)
@@ -765,6 +772,7 @@ def pass_deadline(job_id: uuid.UUID) -> bool | None:
         return False
     if job.paused_at is not None:
         transitions.resume(job, actor="supervisor", reason="Its deadline lifts the pause.")
+        send_to_children(job)
     undo = compensation.pivot_passed(Plan.from_json(job.plan), _timeline(job)) is None
     detail = f"It did not end by {job.deadline:%Y-%m-%d %H:%M:%S} UTC, its deadline."
     transitions.stop(job, reason=Reason.DEADLINE, detail=detail, undo=undo, actor="supervisor")

@@ -58,6 +58,7 @@ def cancel_child(job_id: uuid.UUID, *, undo: bool, detail: str) -> None:
 def _stop(job: Job, why: Reason, *, undo: bool, actor: str, reason: str) -> None:
     if job.paused_at is not None:
         transitions.resume(job, actor=actor, reason="To cancel lifts the pause.")
+        scheduler.send_to_children(job)
     transitions.stop(job, reason=why, detail=reason, undo=undo, actor=actor)
     scheduler.move_on(job)
 
@@ -304,6 +305,7 @@ def pause(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None
         raise WrongState(f"The job is {job.state}; it has ended.", state=job.state, allowed=job_verbs(job))
     if job.paused_at is None:
         transitions.pause(job, actor=actor, reason=reason)
+        scheduler.send_to_children(job)
     return job
 
 
@@ -313,6 +315,7 @@ def resume(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = Non
     if job.paused_at is not None:
         gates.put_off_timers(job)
         transitions.resume(job, actor=actor, reason=reason)
+        scheduler.send_to_children(job)
         scheduler.move_on(job)
         scheduler.ring_for_ready(job)
     return job

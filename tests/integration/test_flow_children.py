@@ -214,6 +214,77 @@ def test_a_child_cancelled_by_itself_fails_its_parents_step(engine: Engine) -> N
     assert state_of(job) == "Compensated"
 
 
+def test_a_pause_reaches_the_child_and_its_resumption_too(engine: Engine) -> None:
+    """SAS-067: nothing new starts in a sub-job either."""
+    job = start(outer_with("cancel"))
+    engine.rings.clear()
+    engine.settle(engine.claim(named(job, "a")))
+    kid = kid_of(job)
+    engine.rings.clear()
+    verbs.pause(job.pk, actor="operator:x", reason="wait")
+    engine.drain()
+    engine.pass_time(6, times=3)
+    engine.sweep()
+    assert states(kid)["c"] == "NotStarted"
+    assert Job.objects.get(pk=kid.pk).paused_at is not None
+    verbs.resume(job.pk, actor="operator:x", reason="go on")
+    engine.drain()
+    assert states(kid) == {"c": "Completed", "s": "Running"}
+    check_books(job)
+    check_books(kid)
+
+
+def test_a_cancel_of_a_paused_parent_lets_the_child_that_it_waits_for_go_on(engine: Engine) -> None:
+    from workflows import signals
+
+    job = start(outer_with("wait"))
+    engine.drain()
+    kid = kid_of(job)
+    verbs.pause(job.pk, actor="operator:x", reason="wait")
+    engine.drain()
+    assert Job.objects.get(pk=kid.pk).paused_at is not None
+    verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
+    engine.drain()
+    assert Job.objects.get(pk=kid.pk).paused_at is None
+    assert (state_of(job), state_of(kid)) == ("Running", "Running")
+    signals.send(kid.pk, "s", None, actor="client:x")
+    engine.drain()
+    assert (state_of(job), state_of(kid)) == ("Compensated", "Compensated")
+
+
+def test_a_child_that_somebody_paused_stays_paused_when_its_parent_goes_on(engine: Engine) -> None:
+    job = start(outer_with("cancel"))
+    engine.rings.clear()
+    engine.settle(engine.claim(named(job, "a")))
+    kid = kid_of(job)
+    verbs.pause(kid.pk, actor="operator:y", reason="not this one")
+    verbs.pause(job.pk, actor="operator:x", reason="wait")
+    engine.drain()
+    verbs.resume(job.pk, actor="operator:x", reason="go on")
+    engine.drain()
+    engine.pass_time(6)
+    assert Job.objects.get(pk=kid.pk).paused_at is not None
+    verbs.resume(kid.pk, actor="operator:y", reason="now")
+    engine.drain()
+    assert states(kid)["c"] == "Completed"
+
+
+def test_a_pause_beside_the_end_of_a_child_that_failed_does_not_try_it_again(engine: Engine) -> None:
+    engine.says("shop.c", Permanent("no"))
+    job = start(outer_with("cancel"))
+    while engine.rings:
+        ring = engine.rings.popleft()
+        if ring[0] != broker.TELL_PARENT:
+            engine.answer(*ring)
+    kid = kid_of(job)
+    assert state_of(kid) in ("Compensated", "Failed")
+    Job.objects.filter(pk=kid.pk).update(state="Failed")
+    verbs.pause(job.pk, actor="operator:x", reason="wait")
+    engine.drain()
+    assert state_of(kid) == "Failed"
+    assert named(job, "kid").error_code == "child_failed"
+
+
 # --- words that are lost, doubled, late ------------------------------------------------------------------------------
 
 

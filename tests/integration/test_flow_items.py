@@ -360,7 +360,7 @@ def test_an_item_in_doubt_is_undone_with_those_that_were_done(engine: Engine) ->
 
 def test_nothing_more_starts_while_a_failed_fan_out_waits_for_a_person(engine: Engine) -> None:
     class ItemsHeld(Workflow):
-        a = step("shop.a", each=given["list"], at_once=2, on_failure="hold", input={"is": item})
+        a = step("shop.a", each=given["list"], at_once=3, on_failure="hold", input={"is": item})
 
     job = start(ItemsHeld, {"list": list(range(6))})
     engine.rings.clear()
