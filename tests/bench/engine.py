@@ -19,6 +19,10 @@ from workflows.models import Agent, Attempt, Event, Job, Step
 
 name = "engine"
 
+# Each look takes time from the trip that it asks after, so there is none until a trip could possibly have ended: this share
+# of the quickest so far. A trip that was quicker still counts as having taken until the first look.
+_QUIET = 0.9
+
 _HISTORY = Counter({"job.opened": 1, "step.claimed": 3, "step.completed": 3, "job.completed": 1})
 
 
@@ -58,12 +62,17 @@ def all_at_once(trips: int) -> float:
 def one_at_a_time(trips: int) -> list[float]:
     """The seconds that each trip takes from its start until it is seen to be completed."""
     took, jobs = [], []
+    quiet = 0.0
     for n in range(trips):
         began = time.perf_counter()
         job = TripOfNoops.start({"n": n}).pk
-        wait_until(partial(is_completed, job), "A trip does not end", every=0.0003)
+        time.sleep(max(0.0, began + quiet - time.perf_counter()))
+        too_quiet = is_completed(job)
+        if not too_quiet:
+            wait_until(partial(is_completed, job), "A trip does not end", every=0.0001)
         took.append(time.perf_counter() - began)
         jobs.append(job)
+        quiet = quiet / 2 if too_quiet else _QUIET * min(took)
     _check(jobs)
     return took
 
