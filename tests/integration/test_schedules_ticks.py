@@ -168,7 +168,9 @@ def test_made_up_jobs_that_may_run_together_are_started_at_a_pace(diary: Diary) 
 # --- nobody and somebody ------------------------------------------------------------------------------------------------
 
 
-def test_two_openers_at_once_start_one_job__SAS_028_029_033(diary: Diary) -> None:
+def test_openers_at_once_start_one_job_and_do_not_fall_over_each_other__SAS_028_029_033(
+    diary: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
     schedule = diary.make(EACH_MINUTE)
     diary.at(MORNING + MINUTE)
     with transaction.atomic():
@@ -179,6 +181,7 @@ def test_two_openers_at_once_start_one_job__SAS_028_029_033(diary: Diary) -> Non
         opener.result()
     assert outcomes(schedule) == {"started": 1}
     assert jobs() == 1
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 def test_an_opener_that_dies_before_its_commit_leaves_nothing_and_the_next_one_opens__SAS_035(diary: Diary) -> None:
