@@ -177,7 +177,8 @@ def test_a_verdict_during_the_back_off_completes_the_step_or_lets_it_wait(engine
     assert Step.objects.in_doubt().count() == 0
     engine.pass_time(70)
     assert state_of(not_done) == "Completed"
-    check_books(done), check_books(not_done)
+    check_books(done)
+    check_books(not_done)
 
 
 def test_a_verdict_while_the_job_is_stopping_decides_what_is_undone(engine: Engine) -> None:

@@ -64,7 +64,8 @@ def test_the_whole_chain_is_undone_through_the_child_in_order(engine: Engine) ->
     assert undos(engine) == ["f", "e", "a"]
     [booking] = children_of(job)
     assert (state_of(job), booking.state, booking.reason) == ("Compensated", "Compensated", "parent")
-    check_books(job), check_books(booking)
+    check_books(job)
+    check_books(booking)
 
 
 def test_an_undo_that_failed_in_the_child_is_mended_by_the_retry_of_the_parent(engine: Engine) -> None:
@@ -80,7 +81,8 @@ def test_an_undo_that_failed_in_the_child_is_mended_by_the_retry_of_the_parent(e
     assert undos(engine) == ["f", "e", "a", "e"]
     assert (state_of(job), state_of(booking)) == ("Compensated", "Compensated")
     assert not Job.objects.needs_person().exists()
-    check_books(job), check_books(booking)
+    check_books(job)
+    check_books(booking)
 
 
 def test_a_child_mended_by_itself_is_enough_for_the_parents_next_try(engine: Engine) -> None:
@@ -127,7 +129,8 @@ def test_a_child_cancelled_without_undo_is_undone_with_its_parent(engine: Engine
     engine.drain()
     assert undos(engine) == ["e", "a"]
     assert (state_of(job), state_of(booking)) == ("Compensated", "Compensated")
-    check_books(job), check_books(booking)
+    check_books(job)
+    check_books(booking)
 
 
 def test_a_doubt_in_the_child_is_undone_there_with_its_second_asking(engine: Engine) -> None:

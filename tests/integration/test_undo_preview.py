@@ -197,7 +197,8 @@ def test_a_child_is_one_step_of_the_undo_and_its_job_is_undone_by_itself(engine:
     assert undos(engine) == ["b", "f", "a"]
     inner = Job.objects.get(workflow="InnerShown")
     assert (state_of(job), inner.state, inner.reason) == ("Compensated", "Compensated", "parent")
-    check_books(job), check_books(inner)
+    check_books(job)
+    check_books(inner)
 
 
 def test_a_job_that_is_not_there_and_a_step_that_is_not_there_are_not_found(engine: Engine) -> None:
