@@ -398,6 +398,8 @@ def test_a_step_tried_again_whose_child_was_undone_starts_another_one(engine: En
     assert state_of(first) == "Compensated"
     engine.says("shop.d", {})
     verbs.retry_step(job.pk, "kid", actor="operator:x", reason="mended")
+    assert errands.tell_parent(first.pk) is True  # its end, told once more
+    assert named(job, "kid").state == "Running"
     engine.drain()
     assert state_of(job) == "Completed"
     second = kid_of(job)

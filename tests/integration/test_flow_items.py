@@ -8,10 +8,10 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from agents import InDoubt, Permanent, Transient
+from agents import Defer, InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, named, start, state_of, states
-from workflows import Limit, Retry, Workflow, broker, child, given, item, scheduler, step, transitions, verbs
+from workflows import Limit, Retry, Workflow, broker, child, given, item, scheduler, signals, step, transitions, verbs
 from workflows.conf import conf
 from workflows.models import Attempt, Job, Step
 
@@ -691,6 +691,29 @@ def test_a_child_of_a_list_whose_input_is_refused_counts_as_a_failed_item(engine
     assert state_of(job) == "Completed"
     assert item_states(job) == ["Completed", "Failed", "Completed"]
     assert engine.calls_of("shop.b")[0].input["all"][1] is None
+    check_books(job)
+
+
+def test_no_further_child_begins_once_the_fan_out_has_failed(engine: Engine) -> None:
+    """SAS-060"""
+
+    class ItemsHeldRooms(Workflow):
+        a = child(ItemsRoom, each=given["list"], at_once=2, on_failure="hold")
+
+    def answer(call: Any) -> Any:
+        raise Permanent("no") if call.input["who"] == "p" else Defer()
+
+    engine.says("shop.c", answer)
+    job = start(ItemsHeldRooms, {"list": [{"who": who} for who in "pqrs"]})
+    engine.drain()
+    assert fan(job).remedy == "escalate"
+    deferred = Step.objects.get(name="c", state="Running")
+    signals.call_back(signals.token_of(deferred.pk), {"result": 1})
+    engine.drain()
+    engine.sweep()
+    engine.pass_time(6)
+    assert item_states(job) == ["Failed", "Completed", "NotStarted", "NotStarted"]
+    assert Job.objects.filter(workflow="ItemsRoom").count() == 2
     check_books(job)
 
 
