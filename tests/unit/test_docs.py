@@ -155,3 +155,12 @@ def code_of(text: str) -> str:
     """What stands in code blocks and between backticks."""
     inline = re.findall(r"`[^`\n]+`", FENCED.sub("", text))
     return "\n".join([*FENCED.findall(text), *inline])
+
+
+def test_each_test_that_the_page_on_the_pattern_names_is_there() -> None:
+    page = (BASE_DIR / "docs" / "explanation" / "pattern.md").read_text()
+    named = re.findall(r"`((?:unit|integration|acceptance)/test_\w+\.py)(?:::(test_\w+))?`", page)
+    assert len(named) > 30
+    for file, test in named:
+        source = (BASE_DIR / "tests" / file).read_text()
+        assert f"def {test}(" in source if test else source, f"{file}::{test}"
