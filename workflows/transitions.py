@@ -101,9 +101,10 @@ def lock(job_id: uuid.UUID, *, unless_locked: bool = False) -> Job | None:
 class Claimed:
     """A step that this worker may perform now, and all it needs to know of it. Times are seconds.
 
-    `given` is the job's input (None for an item, which would carry the whole list), `plan` the steps of its plan as JSON, `place` this step's in it; an undo has that of its
-    original. `index` and `item` are those of an item of a fan-out. `age` is how long ago it was claimed, which is not zero
-    only where the answer to that was lost. `scheduled_for`: the due time that the job stands for, if a schedule started it.
+    `given` is the job's input (None for an item, which would carry the whole list), `plan` the steps of its plan as JSON,
+    `place` this step's in it; an undo has that of its original. `index` and `item` are those of an item of a fan-out. `age`
+    is how long ago it was claimed, which is not zero only where the answer to that was lost. `scheduled_for`: the due time
+    that the job stands for, if a schedule started it.
     """
 
     step_id: int
