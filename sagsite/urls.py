@@ -7,6 +7,7 @@ from supervisor import health
 
 urlpatterns = [
     path("", include("supervisor.console.urls")),
+    path("api/v1/", include("supervisor.api.urls")),
     path("api/v1/", include("workflows.api.urls")),
     path("health/live", health.live),
     path("health/ready", health.ready),

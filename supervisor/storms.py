@@ -16,8 +16,10 @@ from supervisor.models import Incident
 from workflows import broker, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
+from workflows.exceptions import WrongState
 from workflows.models import Breaker, CallCount, Step
 from workflows.states import ErrorKind, StepState
+from workflows.transitions import in_transaction
 
 logger = logging.getLogger(__name__)
 
@@ -195,9 +197,34 @@ def waiting(agent: str) -> dict[str, object]:
     }
 
 
-def resume(agent: str) -> None:
-    """A person says that the service answers again: let the parked steps go, so many a second."""
-    transitions.set_breaker(agent, phase=Breaker.Phase.RELEASING, trial_step_id=None)
+@in_transaction
+def try_now(agent: str) -> None:
+    """A person wants to know: let one step through at once instead of after the cool-down."""
+    breaker = _parking(agent)
+    if breaker.phase == Breaker.Phase.OPEN:
+        transitions.set_breaker(agent, trial_at=now())
 
 
-__all__ = ["OK", "counts_of", "parks", "resume", "retry_within_budget", "tend", "waiting"]
+@in_transaction
+def resume(agent: str, *, actor: str, reason: str = "") -> None:
+    """A person says that the service answers again: let the parked steps go, so many a second.
+
+    Their name stays on the incident. Where it fails again as before, the breaker opens again.
+    """
+    breaker = _parking(agent)
+    if breaker.phase != Breaker.Phase.RELEASING:
+        transitions.set_breaker(agent, phase=Breaker.Phase.RELEASING, trial_step_id=None)
+    open_incident = Incident.objects.filter(agent=agent, closed_at__isnull=True, acknowledged_at__isnull=True)
+    open_incident.update(acknowledged_at=now(), acknowledged_by=actor)
+    logger.warning("%s lets the parked steps of agent %s go: %s", actor, agent, reason or "no reason given")
+
+
+def _parking(agent: str) -> Breaker:
+    """The agent's breaker, locked. Raises WrongState when it keeps nothing back."""
+    breaker = Breaker.objects.select_for_update(no_key=True).filter(agent=agent, parks=True).first()
+    if breaker is None:
+        raise WrongState(f"The breaker of {agent} is not open: nothing waits for it to close.")
+    return breaker
+
+
+__all__ = ["OK", "counts_of", "parks", "resume", "retry_within_budget", "tend", "try_now", "waiting"]

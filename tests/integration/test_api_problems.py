@@ -93,10 +93,14 @@ def test_the_openapi_document_is_valid_and_names_every_route_its_token_and_its_e
     assert response.status_code == 200
     assert document["openapi"].startswith("3.1")
     assert {path.removeprefix("/api/v1") for path in document["paths"]} == {
+        "/agents",
+        "/agents/{name}",
+        "/agents/{name}/resumption",
         "/attention",
         "/bookings",
         "/bookings/{job_id}",
         "/callbacks/{token}",
+        "/incidents",
         "/jobs",
         "/jobs/{job_id}",
         "/jobs/{job_id}/cancellation",
@@ -119,6 +123,7 @@ def test_the_openapi_document_is_valid_and_names_every_route_its_token_and_its_e
         "/schedules/{schedule_id}/backfills",
         "/schedules/{schedule_id}/ticks",
         "/schedules/{schedule_id}/triggers",
+        "/sweeps",
         "/workflows",
         "/workflows/{name}",
     }

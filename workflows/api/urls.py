@@ -3,7 +3,7 @@
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from workflows.api.views import attention, bookings, callbacks, jobs, openapi, schedules, steps, workflows
+from workflows.api.views import agents, attention, bookings, callbacks, jobs, openapi, schedules, steps, workflows
 from workflows.api.views.unknown import Unknown
 
 
@@ -37,6 +37,8 @@ urlpatterns = [
     path("callbacks/<str:token>", callbacks.CallbackDetail.as_view()),
     path("workflows", workflows.WorkflowList.as_view()),
     path("workflows/<str:name>", workflows.WorkflowDetail.as_view()),
+    path("agents", agents.AgentList.as_view()),
+    path("agents/<str:name>", agents.AgentDetail.as_view()),
     path("attention", attention.Attention.as_view()),
     path("schedules", schedules.ScheduleList.as_view()),
     path("schedules/preview", schedules.SchedulePreview.as_view()),

@@ -1,0 +1,11 @@
+"""The supervisor's routes under /api/v1."""
+
+from django.urls import path
+
+from supervisor.api import views
+
+urlpatterns = [
+    path("agents/<str:name>/resumption", views.AgentResumption.as_view()),
+    path("incidents", views.IncidentList.as_view()),
+    path("sweeps", views.SweepList.as_view()),
+]
