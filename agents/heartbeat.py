@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from django.db import Error, connection
 
+from agents import presence
 from agents.call import Call
 from workflows import transitions
 from workflows.conf import conf
@@ -111,6 +112,8 @@ class Heart:
         try:
             for agent, count in answered.items():
                 transitions.count_calls(agent, "ok", count)
+        presence.note_beat()
+        presence.tell_sometimes()
         except Error as error:  # it is only a count
             logger.warning("the answers of services were not counted: %s", error)
             connection.close()

@@ -7,7 +7,7 @@ from celery.signals import worker_process_init, worker_ready
 from celery.worker.consumer import Consumer
 from django.db import connections
 
-from agents import registry, worker
+from agents import registry, watch, worker  # noqa: F401  (the watch connects itself to the worker's signals)
 from agents.heartbeat import heart
 from agents.patience import until_answered
 from workflows import broker, transitions

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from django.db import DataError, Error, close_old_connections, connection
 from pydantic import BaseModel
 
-from agents import registry
+from agents import presence, registry
 from agents.call import AgentError, Call, Defer, InDoubt, LeaseLost, Snooze, Transient, Undoes
 from agents.draining import is_draining
 from agents.heartbeat import Held, heart
@@ -94,13 +94,15 @@ def identity() -> str:
     if _process.pid != os.getpid():
         _process.pid = os.getpid()
         _process.found_nothing = {}
-        _process.name = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        marks = [mark for mark in (presence.mark(), uuid.uuid4().hex[:8]) if mark]
+        _process.name = f"{socket.gethostname()}:{os.getpid()}:{'-'.join(marks)}"
     return _process.name
 
 
 def work(queue: str, step_id: int | None) -> None:
     """Answer a doorbell."""
     close_old_connections()
+    presence.note_answer()
     if is_draining():
         broker.ring(queue, step_id)
         return
@@ -112,6 +114,7 @@ def work(queue: str, step_id: int | None) -> None:
     # Whoever starts something in an empty queue rings, but not where old doorbells like this one seemed enough.
     if claimed is None or not _found_nothing_lately(queue):
         _look_round(queue)
+    presence.tell_sometimes()
 
 
 def _found_nothing_lately(queue: str) -> bool:
@@ -241,12 +244,23 @@ def _run_chain(claimed: Claimed | None, asked_at: float, *, limited: bool = Fals
     """A step and all that is handed over after it. Results known on the way need not be read again."""
     known: dict[str, Any] = {}
     while claimed is not None:
+        presence.note_claim()
+        if is_draining():
+            _hand_back(claimed)
+            return
         outcome = _perform(claimed, known, began=asked_at - claimed.age)
         queue = claimed.queue
         claimed, asked_at = _settle(claimed, outcome)
         if limited and claimed is not None:
             broker.ring(queue)  # its place is free now, not at the end of the chain
             limited = False
+
+
+def _hand_back(claimed: Claimed) -> None:
+    """The word to drain came between the claim and the call: another worker takes the step at once, uncharged."""
+    reason = "Its worker was about to stop, and had not begun."
+    until_answered(partial(scheduler.release, claimed, delay=timedelta(0), reason=reason))
+    broker.ring(claimed.queue, claimed.step_id)
 
 
 def _settle(claimed: Claimed, outcome: Outcome) -> tuple[Claimed | None, float]:

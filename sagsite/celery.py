@@ -15,6 +15,7 @@ from celery.exceptions import SecurityWarning
 from celery.signals import worker_init, worker_process_init
 from kombu.transport import TRANSPORT_ALIASES, redis
 
+from sagsite import watch  # noqa: F401  (it connects itself to the worker's signals)
 from sagsite.launch import die_with_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "sagsite.settings")

@@ -6,7 +6,7 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import retention, storms
+from supervisor import retention, roll_call, storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, scheduler, schedules, ticks
 
@@ -28,12 +28,14 @@ def ring_due() -> None:
     supervision.wake_due()
     storms.tend()
     supervision.ring_due()
+    roll_call.hold()
 
 
 @shared_task(name=PRUNE, ignore_result=True)
 def prune() -> None:
     close_old_connections()
     retention.prune()
+    roll_call.forget()
 
 
 @shared_task(name=OPEN_DUE, ignore_result=True)

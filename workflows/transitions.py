@@ -25,7 +25,7 @@ from workflows import statements
 from workflows.clock import SagNow
 from workflows.conf import conf
 from workflows.exceptions import NotFound, StaleVersion
-from workflows.models import Agent, Attempt, Breaker, CallCount, Event, Job, Once, Signal, Step
+from workflows.models import Agent, Attempt, Breaker, CallCount, Event, Job, Once, Signal, Step, Worker
 from workflows.plans.plan import Plan, PlanStep
 from workflows.states import (
     JOB_MOVES,
@@ -1090,6 +1090,37 @@ def prune(jobs: Sequence[uuid.UUID]) -> int:
     ):
         rows._raw_delete(rows.db)
     return len(found)
+
+# --- workers ---------------------------------------------------------------------------------------------------------
+
+
+def note_worker(worker: Worker, changed: Sequence[str]) -> None:
+    """A worker tells of itself. Where its row is there, only what has changed is written; one that is gone comes back."""
+    Worker.objects.bulk_create([worker], update_conflicts=True, unique_fields=["name"], update_fields=changed)
+
+
+def note_polls(unseen_for: timedelta) -> list[str]:
+    """For each worker that was not seen for so long, one of its queues: whoever is alive answers a doorbell there.
+
+    One that stays away is asked after more and more rarely.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE sag_workflows_worker SET polled_at = sag_now()
+            WHERE stopped_at IS NULL AND draining_at IS NULL
+              AND GREATEST(seen_at, polled_at) < sag_now() - GREATEST(make_interval(secs => %s), (sag_now() - seen_at) / 10)
+            RETURNING queues[1]
+            """,
+            [unseen_for.total_seconds()],
+        )
+        return [queue for (queue,) in cursor.fetchall()]
+
+
+def forget_workers(before: datetime) -> None:
+    """Those that were not seen since."""
+    Worker.objects.filter(seen_at__lt=before).delete()
+
 
 
 # --- doorbells -------------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from supervisor.models import Incident, Sweep
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
-from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step
+from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step, Worker
 
-_EMPTIED = (Sweep, Incident, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule)
+_EMPTIED = (Sweep, Incident, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule, Worker)
 
 
 @pytest.fixture

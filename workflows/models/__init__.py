@@ -16,6 +16,7 @@ from workflows.models.signal import Signal
 from workflows.models.step import Step
 from workflows.models.tick import Tick
 from workflows.models.token import ApiToken
+from workflows.models.worker import Worker
 
 __all__ = [
     "Agent",
@@ -33,4 +34,5 @@ __all__ = [
     "Signal",
     "Step",
     "Tick",
+    "Worker",
 ]

@@ -1,0 +1,24 @@
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+
+class Worker(models.Model):
+    """One start of a worker of agents. `name` is its host, its main process and a mark of this very start.
+
+    The same mark is in the `worker` of the attempts that its processes make. `seen_at`: it answered a doorbell or kept
+    a lease. `polled_at`: a doorbell was rung only to hear whether it answers.
+    """
+
+    name = models.CharField(max_length=150, primary_key=True)
+    host = models.CharField(max_length=100)
+    pid = models.IntegerField()
+    queues = ArrayField(models.CharField(max_length=60))
+    started_at = models.DateTimeField()
+    seen_at = models.DateTimeField()
+    last_claim_at = models.DateTimeField(null=True)
+    polled_at = models.DateTimeField(null=True)
+    draining_at = models.DateTimeField(null=True)
+    stopped_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return self.name
