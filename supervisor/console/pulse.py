@@ -11,7 +11,7 @@ from supervisor.console.filters import NEEDS_PERSON, WORDS, jobs_in
 from supervisor.health import SWEEPS_MISSED
 from supervisor.models import Sweep
 from workflows.conf import conf
-from workflows.models import Step
+from workflows.models import Step, Tick
 from workflows.querysets import JobQuerySet
 
 COUNTED = 1000
@@ -37,11 +37,15 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
-    """`swept_at`: when the last sweep ended. `waiting_since`: how long the oldest ready step has been waiting."""
+    """`swept_at`: when the last sweep ended. `waiting_since`: how long the oldest ready step has been waiting.
+
+    `ticked_at`: when a due time of a schedule was last decided on.
+    """
 
     now: datetime
     swept_at: datetime | None
     waiting_since: datetime | None
+    ticked_at: datetime | None
     counts: dict[str, Count]
 
     @property
@@ -60,7 +64,9 @@ class Pulse:
 
 
 def take(now: datetime) -> Pulse:
-    return Pulse(now=now, swept_at=swept_at(), waiting_since=_oldest_ready(), counts=state_counts())
+    return Pulse(
+        now=now, swept_at=swept_at(), waiting_since=_oldest_ready(), ticked_at=_last_tick(), counts=state_counts()
+    )
 
 
 def swept_at() -> datetime | None:
@@ -81,3 +87,8 @@ def needy() -> Count:
 def _oldest_ready() -> datetime | None:
     oldest: datetime | None = Step.objects.ready().aggregate(oldest=Min("run_after"))["oldest"]
     return oldest
+
+
+def _last_tick() -> datetime | None:
+    last: datetime | None = Tick.objects.order_by("-pk").values_list("decided_at", flat=True).first()
+    return last

@@ -2,13 +2,22 @@
 
 from django.urls import path
 
-from supervisor.console import actions, login, views
+from supervisor.console import actions, agents, login, schedules, sweeps, views
 
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("login/", login.login, name="login"),
     path("logout/", login.logout, name="logout"),
     path("attention/", views.attention, name="attention"),
+    path("agents/", agents.agents, name="agents"),
+    path("agents/<str:name>/trial", agents.agent_trial, name="agent-trial"),
+    path("agents/<str:name>/resumption", agents.agent_resumption, name="agent-resumption"),
+    path("sweeps/", sweeps.sweeps, name="sweeps"),
+    path("schedules/", schedules.schedules, name="schedules"),
+    path("schedules/<uuid:schedule_id>", schedules.schedule, name="schedule"),
+    path("schedules/<uuid:schedule_id>/pause", schedules.schedule_pause, name="schedule-pause"),
+    path("schedules/<uuid:schedule_id>/resumption", schedules.schedule_resumption, name="schedule-resumption"),
+    path("schedules/<uuid:schedule_id>/triggers", schedules.schedule_triggers, name="schedule-triggers"),
     path("jobs/", views.jobs, name="jobs"),
     path("jobs/<uuid:job_id>", views.job, name="job"),
     path("jobs/<uuid:job_id>/live", views.live, name="job-live"),

@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django_htmx.http import HTMX_STOP_POLLING
 
-from supervisor.console import items, needs, pulse, timeline
+from supervisor.console import incidents, items, needs, pulse, timeline
 from supervisor.console.access import is_operator, names_of, reader
 from supervisor.console.cards import StepView
 from supervisor.console.filters import WORDS, Filters
@@ -21,6 +21,7 @@ from workflows.models import Job
 from workflows.plans import registry
 
 NEWEST = 12
+OUTAGES = 3
 IN_NEED = 10
 IN_NEED_ON_A_PAGE = 50
 SHOWN_OF_AN_UNDO = 200
@@ -30,10 +31,13 @@ SHOWN_OF_AN_UNDO = 200
 def overview(request: HttpRequest) -> HttpResponse:
     """Is it healthy, who is needed, what happened last."""
     present = now()
+    outages = incidents.lately(present, OUTAGES)
     context = {
         "now": present,
         "pulse": pulse.take(present),
         "words": WORDS,
+        "outages": outages,
+        "away": [outage.incident.agent for outage in outages if outage.incident.closed_at is None],
         "in_need": needs.newest(IN_NEED),
         "jobs": with_steps(Job.objects.newest_first())[:NEWEST],
     }

@@ -151,6 +151,13 @@ def exact(moment: datetime | None) -> str:
 
 
 @register.filter
+def in_zone(moment: datetime) -> str:
+    """In the zone that the moment is in, with its weekday and its offset, which change where the summer begins or ends."""
+    offset = f"{moment:%z}"
+    return f"{moment:%a %Y-%m-%d %H:%M:%S} {offset[:3]}:{offset[3:5]}"
+
+
+@register.filter
 def clock(moment: datetime | None) -> str:
     """The time of day, to the millisecond: events follow one another fast."""
     return f"{moment.astimezone(UTC):%H:%M:%S.%f}"[:-3] if moment else ""
