@@ -67,6 +67,13 @@ class Heart:
             if answered_by:
                 self._answered[answered_by] += 1
 
+    def tell_answers(self) -> None:
+        """Count the good answers so far, at once: a failure that is counted before them looks like an outage."""
+        with self._changed:
+            answered, self._answered = self._answered, Counter()
+        if answered:
+            self._tell(answered)
+
     def _run(self) -> None:
         while True:
             with self._changed:
@@ -90,9 +97,7 @@ class Heart:
     def _beat(self) -> None:
         with self._changed:
             held = dict(self._held)
-            answered, self._answered = self._answered, Counter()
-        if answered:
-            self._tell(answered)
+        self.tell_answers()
         if not held:
             return
         asked_at = time.monotonic()
@@ -107,13 +112,13 @@ class Heart:
             one.call.may_send_until = min(asked_at + conf.lease, one.call.ends_at) if token in beat.held else 0.0
             one.call.stopping = one.call.stopping or token in beat.stopping or token not in beat.held
             one.call.reported.stored(said[token])
+        presence.note_beat()
+        presence.tell_sometimes()
 
     def _tell(self, answered: Counter[str]) -> None:
         try:
             for agent, count in answered.items():
                 transitions.count_calls(agent, "ok", count)
-        presence.note_beat()
-        presence.tell_sometimes()
         except Error as error:  # it is only a count
             logger.warning("the answers of services were not counted: %s", error)
             connection.close()

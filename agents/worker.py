@@ -90,7 +90,7 @@ _process = _Process()
 
 
 def identity() -> str:
-    """This process's name in the store: host, pid and a mark of this very start."""
+    """This process's name in the store: host, pid, its worker's mark and one of this very start."""
     if _process.pid != os.getpid():
         _process.pid = os.getpid()
         _process.found_nothing = {}
@@ -306,6 +306,7 @@ def _put_off(claimed: Claimed, said: Snooze | Defer, sent: str | None) -> tuple[
 
 
 def _fail(claimed: Claimed, failure: Failure, sent: str | None) -> tuple[None, float]:
+    heart.tell_answers()
     _, asked_at = until_answered(lambda: _timed(lambda: scheduler.fail(claimed, failure, sent=sent)))
     return None, asked_at
 

@@ -8,12 +8,12 @@ others follow, so many a second, and the incident closes by itself.
 import logging
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import Error, connection, transaction
 from django.db.models import Min
 
 from supervisor.budget import OK, RETRY, Counts, Outage, outage, retry_is_within_budget
 from supervisor.models import Incident
-from workflows import broker, scheduler, transitions
+from workflows import scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.exceptions import WrongState
@@ -119,67 +119,106 @@ def retry_within_budget(agent: str) -> bool:
 
 
 def tend() -> None:
-    """Park what became ready, try the service now and then, let the others go once it answers, and say it is over."""
-    for breaker in Breaker.objects.filter(parks=True):
-        transitions.park(breaker.agent, _PARKED_AT_ONCE)
-        _end_long_waits(breaker)
-        match breaker.phase:
-            case Breaker.Phase.OPEN:
-                _try(breaker)
-            case Breaker.Phase.TRIAL:
-                _look_at_trial(breaker)
-            case Breaker.Phase.RELEASING:
-                _release(breaker)
+    """Park what became ready, try the service now and then, let the others go once it answers, and say it is over.
+
+    Who is let go is rung for as any ready step is. A breaker that cannot be tended stops no other.
+    """
+    for agent in Breaker.objects.filter(parks=True).order_by("agent").values_list("agent", flat=True):
+        try:
+            _park(agent)
+            _end_long_waits(agent)
+            _tend(agent)
+        except Exception as error:  # one breaker must not stop the others, nor the rings that come after
+            logger.exception("the breaker of agent %s could not be tended", agent)
+            if isinstance(error, Error):
+                connection.close_if_unusable_or_obsolete()
+    transitions.unpark_forgotten()
     transitions.forget_calls(now() - _KEEP_COUNTS)
+
+
+@transitions.in_transaction
+def _park(agent: str) -> None:
+    breaker = _locked(agent)
+    if breaker is not None:
+        transitions.park(agent, _PARKED_AT_ONCE, admitted=breaker.phase == Breaker.Phase.OPEN)
+
+
+@transitions.in_transaction
+def _tend(agent: str) -> None:
+    breaker = _locked(agent)
+    if breaker is None:
+        return
+    match breaker.phase:
+        case Breaker.Phase.OPEN:
+            _try(breaker)
+        case Breaker.Phase.TRIAL:
+            _look_at_trial(breaker)
+        case Breaker.Phase.RELEASING:
+            _release(breaker)
+
+
+def _locked(agent: str) -> Breaker | None:
+    """One supervisor at a time: two would let two trials through, and park behind one that has just closed it."""
+    breakers = Breaker.objects.select_for_update(no_key=True, skip_locked=True)
+    return breakers.filter(agent=agent, parks=True).first()
 
 
 def _try(breaker: Breaker) -> None:
     if breaker.trial_at is not None and breaker.trial_at > now():
         return
     let_through = transitions.admit(breaker.agent, 1)
-    if not let_through:
-        if not Step.objects.parked(breaker.agent).exists():
-            _close(breaker)  # nobody waits; the next call is the trial
-        return
-    [(step_id, queue)] = let_through
-    transitions.set_breaker(breaker.agent, phase=Breaker.Phase.TRIAL, trial_step_id=step_id, trials=breaker.trials + 1)
-    broker.ring(queue, step_id)
+    if let_through:
+        transitions.set_breaker(
+            breaker.agent, phase=Breaker.Phase.TRIAL, trial_step_id=let_through[0], trials=breaker.trials + 1
+        )
+    elif not Step.objects.parked(breaker.agent).of_moving_jobs().exists():
+        _close(breaker)  # nobody waits; the next call is the trial
 
 
 def _look_at_trial(breaker: Breaker) -> None:
     """The service has answered when the step is done, or was refused for good: that too is an answer."""
     step = Step.objects.filter(pk=breaker.trial_step_id or 0).first()
-    if step is not None and (
-        step.state == StepState.RUNNING or (step.state == StepState.NOT_STARTED and step.admitted)
-    ):
+    if step is not None and _is_under_way(step):
         return
     answered = step is not None and (step.state == StepState.COMPLETED or step.error_kind == ErrorKind.PERMANENT)
     if answered:
         transitions.set_breaker(breaker.agent, phase=Breaker.Phase.RELEASING, trial_step_id=None)
-    else:
+    else:  # it says nothing of the service (its worker died, its job was stopped): another one is tried at once
         transitions.set_breaker(breaker.agent, phase=Breaker.Phase.OPEN, trial_step_id=None, trial_at=now())
 
 
+def _is_under_way(trial: Step) -> bool:
+    """Whether a trial may still tell something: it runs, or is about to, or its failure is not decided on yet."""
+    its_job_moves = Step.objects.filter(pk=trial.pk).of_moving_jobs()
+    match trial.state:
+        case StepState.RUNNING:
+            return True
+        case StepState.NOT_STARTED:
+            return its_job_moves.admitted(trial.agent).due_to_start().exists()
+        case StepState.FAILED:
+            return trial.remedy == "" and trial.error_kind in OF_SERVICE and its_job_moves.exists()
+    return False
+
+
 def _release(breaker: Breaker) -> None:
-    let_go = transitions.admit(breaker.agent, conf.release_rate)
-    for step_id, queue in let_go:
-        broker.ring(queue, step_id)
-    if not let_go and not Step.objects.to_park(breaker.agent).exists():
+    """So many a second, and no more than the workers take: who is let go and waits would all meet the next outage."""
+    under_way = Step.objects.admitted(breaker.agent).due_to_start().count()
+    let_go = transitions.admit(breaker.agent, conf.release_rate - under_way) if under_way < conf.release_rate else []
+    waits = Step.objects.parked(breaker.agent).of_moving_jobs().due_to_start()
+    if not let_go and not under_way and not waits.exists() and not Step.objects.to_park(breaker.agent).exists():
         _close(breaker)
 
 
 def _close(breaker: Breaker) -> None:
     transitions.set_breaker(breaker.agent, phase=Breaker.Phase.CLOSED, parks=False, trial_step_id=None, trial_at=None)
-    transitions.unpark_held(breaker.agent)
     Incident.objects.filter(agent=breaker.agent, closed_at__isnull=True).update(closed_at=now())
     logger.warning("the breaker of agent %s closes", breaker.agent)
 
 
-def _end_long_waits(breaker: Breaker) -> None:
+def _end_long_waits(agent: str) -> None:
     before = now() - timedelta(seconds=conf.park_timeout)
-    for step_id in (
-        Step.objects.parked(breaker.agent).filter(parked_since__lt=before).values_list("pk", flat=True)[:100]
-    ):
+    waiting = Step.objects.parked(agent).of_moving_jobs().filter(parked_since__lt=before)
+    for step_id in waiting.values_list("pk", flat=True)[:100]:
         scheduler.refuse_parked(step_id)
 
 
@@ -189,7 +228,7 @@ def _end_long_waits(breaker: Breaker) -> None:
 def waiting(agent: str) -> dict[str, object]:
     """{"steps", "jobs", "oldest"}: what is parked because of this agent."""
     parked = Step.objects.parked(agent).order_by()
-    found = parked.aggregate(oldest=Min("run_after"))
+    found = parked.aggregate(oldest=Min("parked_since"))
     return {
         "steps": parked.count(),
         "jobs": parked.values("job_id").distinct().count(),

@@ -211,14 +211,18 @@ def _time_left(step: Step, planned: PlanStep) -> timedelta:
 
 def _choose(job: Job, step: Step) -> Choice:
     """The remedy of a failed step: parked where its service is away, and no sooner than its agent's budget of retries lets."""
+    facts = _facts(job, step)
     breaker = storms.parks(step)
     if breaker is not None:
-        reason = f"{step.agent} is away ({breaker.cause}); the step is parked until it answers again, and nothing is charged."
-        return Choice(remedy=Remedy.PARK, reason=reason)
-    choice = choose(_facts(job, step))
+        # As if this attempt had not been. What would not be tried again even so is not parked.
+        again = choose(replace(facts, charged=max(facts.charged - 1, 0), was_probe_only=False))
+        if again.remedy == Remedy.RETRY:
+            reason = f"{step.agent} is away ({breaker.cause}); the step is parked until it answers again, and nothing is charged."
+            return replace(again, remedy=Remedy.PARK, reason=reason)
+    choice = choose(facts)
     service = step.error_kind in storms.OF_SERVICE
     if choice.remedy == Remedy.RETRY and service and not storms.retry_within_budget(step.agent):
-        wait = timedelta(seconds=conf.breaker_window)
+        wait = timedelta(seconds=conf.breaker_window) * (1 + random.random())  # not all of them at the same moment
         reason = f"{choice.reason} {step.agent} has had its share of retries for now, so this one waits."
         return replace(choice, delay=max(choice.delay, wait), reason=reason)
     return choice
@@ -236,7 +240,15 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 probe_only=choice.probe_only,
             )
         case Remedy.PARK:
-            transitions.retry(job, step, delay=timedelta(0), actor="supervisor", reason=choice.reason, uncharged=True)
+            transitions.retry(
+                job,
+                step,
+                delay=timedelta(0),
+                actor="supervisor",
+                reason=choice.reason,
+                probe_only=choice.probe_only,
+                uncharged=True,
+            )
         case remedy:
             scheduler.give_up(job, step, remedy, reason=choice.reason)
 

@@ -176,10 +176,33 @@ class StepQuerySet(models.QuerySet):
         """Which wait until this agent's service answers again? (step_parked)"""
         return self.filter(state=StepState.NOT_STARTED, parked=True, agent=agent).order_by("run_after", "id")
 
+    def parked_for_nothing(self) -> StepQuerySet:
+        """Which are parked although their agent's breaker is closed? (step_parked)"""
+        breakers: Any = apps.get_model("sag_workflows", "Breaker")
+        closed = breakers.objects.filter(parks=False).values_list("agent", flat=True)
+        return self.filter(state=StepState.NOT_STARTED, parked=True, agent__in=list(closed))
+
     def to_park(self, agent: str) -> StepQuerySet:
         """Which ready steps of this agent are not parked yet? (step_ready)"""
         return self.filter(
             state=StepState.NOT_STARTED, waiting_for=0, held=False, parked=False, admitted=False, agent=agent
+        )
+
+    def admitted(self, agent: str) -> StepQuerySet:
+        """Which were let through to this agent's service, and have not started? (step_ready)"""
+        return self.filter(state=StepState.NOT_STARTED, waiting_for=0, held=False, admitted=True, agent=agent)
+
+    def due_to_start(self) -> StepQuerySet:
+        return self.filter(run_after__lte=SagNow())
+
+    def of_moving_jobs(self) -> StepQuerySet:
+        """Whose jobs let them start, were they ready?"""
+        return self.filter(
+            Q(role=Role.FORWARD, job__state=JobState.RUNNING)
+            | Q(role=Role.UNDO, job__state=JobState.COMPENSATING)
+            | Q(role=Role.RECHECK),
+            job__paused_at__isnull=True,
+            job__stopping_at__isnull=True,
         )
 
     def escalated(self) -> StepQuerySet:

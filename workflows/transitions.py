@@ -788,6 +788,7 @@ def stop(job: Job, *, reason: Reason, detail: str, undo: bool, actor: str) -> No
         only_if={"state": JobState.RUNNING},
     )
     hold(job)
+    Step.objects.filter(job=job, state=StepState.NOT_STARTED, parked=True).update(parked=False, parked_since=None)
     _event(job, number, "job.stopping", actor=actor, reason=detail, data={"reason": str(reason), "undo": undo})
 
 
@@ -992,6 +993,7 @@ def forget_once(step_id: int, *, name: str, attempt: int) -> None:
 
 _SLICE = 5.0
 _SAMPLES = 20
+_UNPARKED_AT_ONCE = 1000
 
 
 def count_calls(agent: str, word: str, count: int = 1, *, step_id: int | None = None, message: str = "") -> None:
@@ -1028,32 +1030,52 @@ def set_breaker(agent: str, **changes: Any) -> None:
     Breaker.objects.update_or_create(agent=agent, defaults={"changed_at": SagNow(), **changes})
 
 
-def park(agent: str, limit: int) -> int:
-    """Take ready steps of this agent out of the way of others: rows of many jobs, without their locks, as with rings."""
-    free = Step.objects.to_park(agent).select_for_update(skip_locked=True, no_key=True)[:limit]
+def park(agent: str, limit: int, *, admitted: bool = False) -> int:
+    """Take ready steps of this agent out of the way of others: rows of many jobs, without their locks, as with rings.
+
+    `admitted`: those as well that were let go, and have not started.
+    """
+    ready = Step.objects.to_park(agent) | Step.objects.admitted(agent) if admitted else Step.objects.to_park(agent)
     with transaction.atomic():
+        free = ready.select_for_update(skip_locked=True, no_key=True)[:limit]
         return Step.objects.filter(pk__in=list(free.values_list("pk", flat=True))).update(
-            held=True, parked=True, parked_since=Coalesce("parked_since", SagNow())
+            held=True, parked=True, admitted=False, parked_since=Coalesce("parked_since", SagNow())
         )
 
 
-def admit(agent: str, limit: int) -> list[tuple[int, str]]:
-    """Let so many parked steps of this agent start, those that waited longest. [step id, queue] of them."""
-    parked = Step.objects.parked(agent).filter(
-        run_after__lte=SagNow(), job__paused_at__isnull=True, job__stopping_at__isnull=True
-    )
+def admit(agent: str, limit: int) -> list[int]:
+    """Let so many parked steps of this agent start, those that waited longest. Their ids."""
+    parked = Step.objects.parked(agent).of_moving_jobs().due_to_start()
     with transaction.atomic():
         free = parked.select_for_update(skip_locked=True, no_key=True, of=("self",))[:limit]
-        found = list(free.values_list("pk", "queue"))
-        Step.objects.filter(pk__in=[step_id for step_id, _ in found]).update(
-            held=False, parked=False, admitted=True, run_after=SagNow(), ring_after=SagNow(), rings=0
-        )
+        found = list(free.values_list("pk", flat=True))
+        _unpark(found, admitted=True)
     return found
 
 
-def unpark_held(agent: str) -> None:
-    """Once nothing is away any more, steps of paused jobs are held by their pause alone."""
-    Step.objects.parked(agent).update(parked=False)
+def unpark_forgotten() -> None:
+    """Parked steps whose agent's breaker is closed, and whose jobs are not paused: nobody lets them go but this.
+
+    Those of paused jobs, those in a back-off, and those that two processes parked and let go at the same moment.
+    """
+    with transaction.atomic():
+        parked = Step.objects.parked_for_nothing().of_moving_jobs()
+        free = parked.select_for_update(skip_locked=True, no_key=True, of=("self",))[:_UNPARKED_AT_ONCE]
+        _unpark(list(free.values_list("pk", flat=True)), admitted=False)
+
+
+def _unpark(steps: Sequence[int], *, admitted: bool) -> None:
+    # The time in the queue begins anew with the first ring.
+    due = Greatest(F("run_after"), SagNow())
+    Step.objects.filter(pk__in=steps).update(
+        held=False,
+        parked=False,
+        admitted=admitted,
+        run_after=due,
+        ring_after=due,
+        rings=0,
+        queue_by=due + F("queue_timeout"),
+    )
 
 
 # --- agents ---------------------------------------------------------------------------------------------------------
@@ -1069,27 +1091,6 @@ def announce(agent: Agent) -> None:
     waiting.exclude(queue=agent.queue).update(queue=agent.queue)
     waiting.filter(limit_key="").exclude(limited=agent.has_limit).update(limited=agent.has_limit)
 
-
-# --- retention -------------------------------------------------------------------------------------------------------
-
-
-@in_transaction
-def prune(jobs: Sequence[uuid.UUID]) -> int:
-    """Delete ended jobs with all that belongs to them, unless one was taken up again meanwhile. How many."""
-    ended = Job.objects.filter(pk__in=jobs, state__in=TERMINAL_JOB_STATES).select_for_update(skip_locked=True)
-    found = list(ended.values_list("pk", flat=True))
-    steps = Step.objects.filter(job__in=found)
-    # By what refers to what, one statement a table; the rows are too many to be read first, as the ORM's cascade would.
-    for rows in (
-        Attempt.objects.filter(step__in=steps),
-        Once.objects.filter(step__in=steps),
-        Event.objects.filter(job__in=found),
-        Signal.objects.filter(job__in=found),
-        steps,
-        Job.objects.filter(pk__in=found),
-    ):
-        rows._raw_delete(rows.db)
-    return len(found)
 
 # --- workers ---------------------------------------------------------------------------------------------------------
 
@@ -1121,6 +1122,27 @@ def forget_workers(before: datetime) -> None:
     """Those that were not seen since."""
     Worker.objects.filter(seen_at__lt=before).delete()
 
+
+# --- retention -------------------------------------------------------------------------------------------------------
+
+
+@in_transaction
+def prune(jobs: Sequence[uuid.UUID]) -> int:
+    """Delete ended jobs with all that belongs to them, unless one was taken up again meanwhile. How many."""
+    ended = Job.objects.filter(pk__in=jobs, state__in=TERMINAL_JOB_STATES).select_for_update(skip_locked=True)
+    found = list(ended.values_list("pk", flat=True))
+    steps = Step.objects.filter(job__in=found)
+    # By what refers to what, one statement a table; the rows are too many to be read first, as the ORM's cascade would.
+    for rows in (
+        Attempt.objects.filter(step__in=steps),
+        Once.objects.filter(step__in=steps),
+        Event.objects.filter(job__in=found),
+        Signal.objects.filter(job__in=found),
+        steps,
+        Job.objects.filter(pk__in=found),
+    ):
+        rows._raw_delete(rows.db)
+    return len(found)
 
 
 # --- doorbells -------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Fixtures of the engine's tests: on a real database, whose sessions see each other."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -7,6 +8,7 @@ from django.db import connection
 from pytest_django import DjangoDbBlocker
 
 from agents import worker
+from agents.heartbeat import heart
 from supervisor.models import Incident, Sweep
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
@@ -41,6 +43,7 @@ def engine(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(broker, "_send", engine.send)
     monkeypatch.setattr(broker, "depth", lambda queue: 0)
     monkeypatch.setattr(worker, "_look_round", lambda queue: None)
+    monkeypatch.setattr(heart, "_answered", Counter())  # of the test before
     playing.calls.clear()
     playing.answers.clear()
     playing.announce_all()

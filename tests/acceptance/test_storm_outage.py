@@ -1,0 +1,51 @@
+"""A vendor that is away for a while, under a stream of trips: one incident, nothing burnt, and all of it ends by itself."""
+
+import time
+
+import pytest
+
+from tests.acceptance.system import RunningSystem
+from tests.acceptance.trips import Trips
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+RECOVERS_WITHIN = 120.0
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds"), [(150, 20.0), pytest.param(500, 60.0, marks=pytest.mark.slow)], ids=["scaled", "whole"]
+)
+def test_a_hotel_that_is_down_is_one_incident_and_costs_no_trip(
+    system: RunningSystem, number: int, seconds: float
+) -> None:
+    with Trips(system) as trips:
+        begun = trips.now()
+        trips.book_many(number // 10)
+        system.fault("hotels", down=True)
+        until = time.monotonic() + seconds
+        trips.book_many(number - number // 10)
+        wait_until(lambda: time.monotonic() >= until, seconds + 60, what="the outage has lasted")
+        asked = [call for call in system.ledger()["calls"] if call["outcome"] == "down"]
+        system.fault("hotels")
+        assert trips.wait_for_end(timeout=RECOVERS_WITHIN) == {"Completed": number}
+
+        # Those that met it before the breaker opened, one for each trial, and the first calls of an outage are in flight
+        # at once: a handful, for trips by the hundred.
+        assert 5 <= len(asked) <= 30, len(asked)
+        hotel = [attempt for attempt in trips.attempts() if attempt["step"] == "hotel"]
+        assert len(hotel) <= number + len(asked)
+        charged = system.sql(
+            "SELECT max(charged) AS most, sum(charged) AS all FROM sag_workflows_step "
+            "WHERE job_id = ANY(%s::uuid[]) AND name = 'hotel'",
+            trips.ids,
+        )[0]
+        assert charged["most"] <= 2
+        assert charged["all"] <= number + 10
+
+        def incidents() -> list[tuple[str, str, bool]]:
+            rows = system.sql("SELECT * FROM sag_supervisor_incident WHERE opened_at >= %s", begun)
+            return [(row["agent"], row["cause"], row["closed_at"] is not None) for row in rows]
+
+        wait_until(lambda: incidents() == [("hotel", "unavailable", True)], 20, what="one incident, and it is closed")
+        assert system.sql("SELECT agent FROM sag_workflows_breaker WHERE parks") == []
