@@ -50,6 +50,14 @@ def writes(source: str, rows: Rows = ENGINE) -> Iterator[tuple[int, str]]:
                 yield node.lineno, ".".join([*reversed(chain), node.func.attr])
 
 
+def test_no_two_files_of_tests_declare_a_workflow_of_one_name() -> None:
+    declared: dict[str, set[str]] = {}
+    for file in [*(ROOT / "tests" / "integration").glob("*.py"), ROOT / "tests" / "console_data.py"]:
+        for name in re.findall(r"^ *class (\w+)\(Workflow\)", file.read_text(), re.MULTILINE):
+            declared.setdefault(name, set()).add(file.name)
+    assert {name: files for name, files in declared.items() if len(files) > 1} == {}
+
+
 def _chain(node: ast.expr) -> Iterator[str]:
     """The names of a.b(…).c[…] from the last to the first."""
     while True:

@@ -173,11 +173,11 @@ def test_a_defer_is_refused_with_the_reason(atomic: Engine) -> None:
 
 
 def test_its_time_out_rolls_back_and_is_not_in_doubt(atomic: Engine) -> None:
-    class Slow(Workflow):
+    class AtomicSlow(Workflow):
         a = step("ledger.book", retry=Retry(attempts=1), timeout=timedelta(seconds=0.4))
 
     script.append(lambda call: threading.Event().wait(30))
-    job = Slow.start()
+    job = AtomicSlow.start()
     atomic.drain()
     failed = named(job, "a")
     assert (failed.error_kind, failed.error_code, _written()) == ("transient", "timeout", [])
@@ -323,11 +323,11 @@ def test_what_a_probe_found_has_to_fit_as_well(atomic: Engine) -> None:
 
 
 def test_an_atomic_result_that_does_not_fit_rolls_back(atomic: Engine) -> None:
-    class Typed(Workflow):
+    class AtomicTyped(Workflow):
         a = step("ledger.book_typed")
 
     script.append({"no": "entry"})
-    job = Typed.start()
+    job = AtomicTyped.start()
     atomic.drain()
     failed = named(job, "a")
     assert (failed.error_kind, failed.error_code) == ("permanent", "result_not_storable")

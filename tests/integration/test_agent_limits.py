@@ -178,13 +178,13 @@ def test_a_ring_for_a_step_that_was_full_then_is_answered_by_who_frees_the_place
 
 
 def test_a_place_that_is_freed_in_the_middle_of_a_chain_is_rung_for(limited: Engine) -> None:
-    class Chain(Workflow):
+    class LimitedChain(Workflow):
         a = step("narrow.go")
         b = step("shop.b", after=[a])
 
     rung: list[bool] = []
     limited.says("shop.b", lambda call: rung.append(("agents.tasks.work", "agents", ["agents", None]) in limited.rings))
-    job = Chain.start()
+    job = LimitedChain.start()
     limited.drain()
     assert (state_of(job), rung) == ("Completed", [True])
 
@@ -256,8 +256,12 @@ def test_a_draining_worker_takes_nothing_under_a_limit(limited: Engine) -> None:
 def waits(limited: Engine, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The waits of workers for their turn: the test's clock moves on instead."""
     waits: list[float] = []
+    sleep = time.sleep
 
     def wait(seconds: float) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            sleep(seconds)  # the heartbeat's
+            return
         waits.append(seconds)
         limited.ahead(seconds + 0.001)
 
@@ -304,10 +308,10 @@ def test_a_worker_does_not_wait_for_ever_and_has_itself_rung_for_again(limited: 
 def test_a_turn_that_is_far_away_holds_no_worker_and_is_rung_for_when_it_comes(
     limited: Engine, waits: list[float]
 ) -> None:
-    class Slow(Workflow):
+    class LimitedSlow(Workflow):
         a = step("slow.go")
 
-    first, second = Slow.start(), Slow.start()
+    first, second = LimitedSlow.start(), LimitedSlow.start()
     limited.drain()
     assert [state_of(job) for job in (first, second)].count("Completed") == 1
     assert waits == []
@@ -322,10 +326,10 @@ def test_a_turn_that_is_far_away_holds_no_worker_and_is_rung_for_when_it_comes(
 def test_a_worker_that_starts_does_not_forget_when_the_next_call_may_begin(limited: Engine) -> None:
     """SAS-098: each restart would let one call too many through."""
 
-    class Slow(Workflow):
+    class LimitedSlow(Workflow):
         a = step("slow.go")
 
-    first, second = Slow.start(), Slow.start()
+    first, second = LimitedSlow.start(), LimitedSlow.start()
     assert _hold(first)
     transitions.announce(row_of(slow))
     assert AnnouncedAgent.objects.get(name="slow").rate_next is not None

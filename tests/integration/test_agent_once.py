@@ -12,7 +12,7 @@ from workflows import Retry, Workflow, step, transitions
 from workflows.models import Attempt, Once
 
 
-class Careful(Workflow):
+class CarefulOnce(Workflow):
     a = step("stall.a", compensation="stall.undo_a", retry=Retry(attempts=3))
 
 
@@ -24,7 +24,7 @@ def made(engine: Engine) -> list[str]:
 
 def _run(engine: Engine, operation: Callable[[Call], Any]) -> Any:
     engine.says("stall.a", operation)
-    job = Careful.start()
+    job = CarefulOnce.start()
     engine.drain()
     for _ in range(3):
         engine.pass_time(70)
@@ -173,14 +173,14 @@ def test_a_fenced_out_attempt_makes_no_call_and_leaves_no_intent(engine: Engine,
         raise Transient("gone")
 
     engine.says("stall.a", fenced_out)
-    Careful.start()
+    CarefulOnce.start()
     engine.drain()
     assert made == []
     assert not Once.objects.exists()
 
 
 def test_what_an_old_attempt_takes_back_is_its_own_intent_alone(engine: Engine) -> None:
-    job = Careful.start()
+    job = CarefulOnce.start()
     claimed = engine.claim(named(job, "a"))
     transitions.intend_once(claimed.step_id, name="pay", attempt=1, token=claimed.token)
     transitions.forget_once(claimed.step_id, name="pay", attempt=2)

@@ -336,11 +336,11 @@ def test_an_operation_that_leaves_because_its_job_stops_is_not_in_doubt(engine: 
     "raised", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()], ids=repr
 )
 def test_what_would_end_the_process_is_an_outcome_in_doubt_at_once(engine: Engine, raised: BaseException) -> None:
-    class Once(Workflow):
+    class OnceWaiting(Workflow):
         a = step("shop.a", compensation="shop.undo_a", retry=Retry(attempts=1))
 
     engine.says("shop.a", raised)
-    job = Once.start()
+    job = OnceWaiting.start()
     engine.drain()
     attempt = Attempt.objects.get(step__name="a")
     assert (attempt.error_kind, attempt.error_code) == ("in_doubt", type(raised).__name__)

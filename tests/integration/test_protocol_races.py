@@ -13,7 +13,7 @@ from workflows import Workflow, step, transitions, verbs
 from workflows.models import Attempt, Job, Step
 
 
-class Chain(Workflow):
+class RaceChain(Workflow):
     a = step("shop.a", compensation="shop.undo_a")
     b = step("shop.b", compensation="shop.undo_b", after=[a])
 
@@ -48,7 +48,7 @@ def _claim(step: Step) -> Any:
 )
 def test_a_claim_that_waited_for_the_lock_sees_what_was_done_under_it(engine: Engine, verb: Any) -> None:
     """SAS-064: cancel must not overwrite a freshly started step, nor a start slip past a cancel."""
-    job = Chain.start()
+    job = RaceChain.start()
     first = named(job, "a")
     with locked(job):
         claim = Beside(lambda: _claim(first)).until_blocked()
@@ -61,7 +61,7 @@ def test_a_claim_that_waited_for_the_lock_sees_what_was_done_under_it(engine: En
 
 def test_a_cancel_that_waited_for_a_claim_sees_the_running_step_and_waits_for_its_end(engine: Engine) -> None:
     """SAS-064"""
-    job = Chain.start()
+    job = RaceChain.start()
     with locked(job):
         cancel = Beside(lambda: verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")).until_blocked()
         claimed = engine.claim(named(job, "a"))
@@ -74,7 +74,7 @@ def test_a_cancel_that_waited_for_a_claim_sees_the_running_step_and_waits_for_it
 
 def test_of_two_workers_that_claim_one_step_one_gets_it(engine: Engine) -> None:
     """SAS-030: two schedulers advance the same step."""
-    job = Chain.start()
+    job = RaceChain.start()
     first = named(job, "a")
     with locked(job):
         claims = [Beside(lambda: _claim(first)).until_blocked() for _ in range(2)]
@@ -87,7 +87,7 @@ def test_of_two_workers_that_claim_one_step_one_gets_it(engine: Engine) -> None:
 
 
 def test_a_claim_unless_locked_passes_over_a_locked_job_at_once(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     first = named(job, "a")
     with locked(job):
         beside = Beside(lambda: transitions.claim(first.pk, token=uuid.uuid4(), worker="w", unless_locked=True))
@@ -155,7 +155,7 @@ def test_a_settle_by_the_slow_road_beside_one_by_the_hot_road_still_joins_once(e
 
 def test_a_step_that_settled_while_expire_waited_stays_completed(engine: Engine) -> None:
     """SAS-013: the sweep must not overwrite a finished step. Candidates were read before; it looks again under the lock."""
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     overdue = list(Step.objects.overdue())
@@ -167,7 +167,7 @@ def test_a_step_that_settled_while_expire_waited_stays_completed(engine: Engine)
 
 
 def test_expire_passes_over_a_job_that_is_locked_and_takes_it_next_time(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     with locked(job):
@@ -177,7 +177,7 @@ def test_expire_passes_over_a_job_that_is_locked_and_takes_it_next_time(engine: 
 
 def test_a_settle_that_waited_for_expire_is_refused_and_kept_as_evidence(engine: Engine) -> None:
     """SAS-013, SAS-014, SAS-016: one outcome; what came late is kept."""
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     with locked(job):
@@ -194,7 +194,7 @@ def test_a_settle_that_waited_for_expire_is_refused_and_kept_as_evidence(engine:
 
 def test_a_heartbeat_that_commits_while_expire_looks_on_saves_the_step(engine: Engine) -> None:
     """Expire has the job's lock and the step's old row before its eyes; the heartbeat takes no job lock."""
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     with locked(job):
@@ -206,7 +206,7 @@ def test_a_heartbeat_that_commits_while_expire_looks_on_saves_the_step(engine: E
 
 
 def test_a_heartbeat_that_waits_for_expire_finds_its_step_gone(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     with locked(job):
@@ -220,7 +220,7 @@ def test_an_expire_that_waits_for_a_heartbeat_changes_nothing(engine: Engine) ->
     """The heartbeat holds the step's row, uncommitted; expire has read it as overdue, waits for the row, and sees it fresh."""
     from django.db import transaction
 
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     engine.ahead(11)
     with transaction.atomic():
@@ -236,7 +236,7 @@ def test_an_expire_that_waits_for_a_heartbeat_changes_nothing(engine: Engine) ->
 
 
 def test_a_settle_that_waited_for_a_cancel_is_recorded_and_then_undone(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     with locked(job):
         settle = Beside(lambda: engine.settle(claimed, '{"reference": "R1"}')).until_blocked()
@@ -250,7 +250,7 @@ def test_a_settle_that_waited_for_a_cancel_is_recorded_and_then_undone(engine: E
 
 
 def test_a_settle_that_waited_for_a_pause_hands_nothing_over(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     with locked(job):
         settle = Beside(lambda: engine.settle(claimed)).until_blocked()
@@ -291,7 +291,7 @@ def test_a_hand_over_takes_no_step_of_another_queue_but_rings_for_it(engine: Eng
 
 
 def test_a_hand_over_takes_no_held_step(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     claimed = engine.claim(named(job, "a"))
     Step.objects.filter(job=job, name="b").update(held=True)
     settled = engine.settle(claimed)
@@ -301,7 +301,7 @@ def test_a_hand_over_takes_no_held_step(engine: Engine) -> None:
 def test_a_worker_that_drains_hands_nothing_over_and_leaves_a_doorbell(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     engine.says("shop.a", lambda call: monkeypatch.setattr(worker, "is_draining", lambda: True))
     ring = engine.rings.popleft()
     worker.work(*ring[2])
@@ -313,7 +313,7 @@ def test_a_worker_that_drains_hands_nothing_over_and_leaves_a_doorbell(
 def test_a_worker_that_drains_claims_nothing_and_gives_the_doorbell_back(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     monkeypatch.setattr(worker, "is_draining", lambda: True)
     _, _, arguments = engine.rings.popleft()
     worker.work(*arguments)
@@ -322,7 +322,7 @@ def test_a_worker_that_drains_claims_nothing_and_gives_the_doorbell_back(
 
 
 def test_a_chain_costs_one_doorbell_a_job(engine: Engine) -> None:
-    job = Chain.start()
+    job = RaceChain.start()
     assert len(engine.rings) == 1
     engine.drain()
     assert state_of(job) == "Completed"
@@ -335,7 +335,7 @@ def test_a_retry_by_a_person_beside_the_remedy_of_the_supervisor_starts_one_atte
     from workflows.exceptions import WrongState
 
     engine.says("shop.a", Transient("busy"))
-    job = Chain.start()
+    job = RaceChain.start()
     _, _, arguments = engine.rings.popleft()
     worker.work(*arguments)
     failed = named(job, "a")

@@ -332,12 +332,12 @@ def test_a_chain_of_plain_steps_asks_the_store_nothing_beside_the_hot_statements
     """Each further question of a step is paid for by every step of every job."""
     from django.test.utils import CaptureQueriesContext
 
-    class Chain(Workflow):
+    class PlainChain(Workflow):
         a = step("shop.a")
         b = step("shop.b", input={"a": a})
         c = step("shop.c", input={"a": a, "b": b})
 
-    job = Chain.start()
+    job = PlainChain.start()
     with CaptureQueriesContext(connection) as asked:
         engine.drain()
     assert state_of(job) == "Completed"

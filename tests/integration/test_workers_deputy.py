@@ -12,7 +12,7 @@ from workflows import Workflow, step
 from workflows.conf import conf
 
 
-class One(Workflow):
+class OneForDeputy(Workflow):
     a = step("shop.a")
 
 
@@ -94,7 +94,7 @@ def _in_a_round() -> Iterator[None]:
 def test_a_lost_step_is_recovered_by_a_deputy_alone(engine: Engine) -> None:
     """Its rounds are the whole of the supervisor's: leases, remedies, back-offs and doorbells."""
     supervision.sweep()
-    job = One.start()
+    job = OneForDeputy.start()
     deputy = Deputy()
     deputy.look()
     engine.claim(named(job, "a"))

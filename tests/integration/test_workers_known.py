@@ -15,7 +15,7 @@ from workflows.clock import now
 from workflows.models import Attempt, Worker
 
 
-class Short(Workflow):
+class ShortKnown(Workflow):
     a = step("shop.a")
     b = step("shop.b", after=[a])
 
@@ -61,7 +61,7 @@ def test_a_worker_that_answers_a_doorbell_in_vain_is_seen(engine: Engine) -> Non
 
 @pytest.mark.usefixtures("this_worker")
 def test_a_claim_is_told_of_and_its_attempt_bears_the_mark_of_the_worker(engine: Engine) -> None:
-    job = Short.start()
+    job = ShortKnown.start()
     engine.drain()
     assert state_of(job) == "Completed"
     _wait_for_the_next_word()
@@ -184,7 +184,7 @@ def test_a_worker_is_forgotten_a_day_after_it_was_last_seen(engine: Engine) -> N
 
 @pytest.mark.usefixtures("draining_soon")
 def test_a_step_claimed_just_before_the_word_to_drain_goes_back_uncharged(engine: Engine) -> None:
-    job = Short.start()
+    job = ShortKnown.start()
     claimed = engine.claim(named(job, "a"))
     engine.rings.clear()
     draining.begin()

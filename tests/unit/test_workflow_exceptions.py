@@ -26,7 +26,7 @@ def test_the_drawing_shows_every_class_in_its_place() -> None:
 def test_every_class_has_a_code_of_its_own_and_a_status() -> None:
     codes = [error.code for error in tree()]
     assert len(set(codes)) == len(codes)
-    assert all(error.http_status in {404, 409, 412, 413, 422, 500} for error in tree())
+    assert all(error.http_status in {403, 404, 409, 412, 413, 422, 500} for error in tree())
 
 
 @pytest.mark.parametrize("error", tree(), ids=lambda error: error.__name__)
