@@ -99,6 +99,11 @@ def last_beat() -> float:
     return _moments[_At.BEATEN]
 
 
+def polls() -> int:
+    """How often a doorbell was rung to hear whether this worker answers. It may have been another that answered."""
+    return Worker.objects.filter(pk=_start.name).values_list("polls", flat=True).first() or 0
+
+
 def tell_sometimes() -> None:
     """Say that this worker was seen, at most every few seconds for all of its processes together."""
     moment, told = time.monotonic(), _moments[_At.TOLD]

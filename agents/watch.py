@@ -1,7 +1,8 @@
 """The watch in a worker's main process: it tells of its worker's start and end, and ends a worker that has become deaf.
 
 A worker may lose its consumer and live on: connected, answering pings, and never taking a message again. So it is not
-asked: what counts is that doorbells lie in its queue, that a process of its pool is free, and that none answers.
+asked: what counts is that doorbells lie in its queue, or are rung for its sake, that a process of its pool is free, and
+that none of them answers.
 """
 
 import logging
@@ -24,26 +25,28 @@ from workflows.conf import conf
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-DEAF_AFTER = 6  # looks in a row; not a time, since a machine that slept has missed nothing
+DEAF_AFTER = 6  # looks in a row, or polls; not a time, since a machine that slept has missed nothing
 _EXIT_CODE = 1  # a failure, or its keeper might take it for a wish to stop
 
 
 class Ears:
-    """Whether doorbells lie in the queues of this worker and it does not hear them. `is_busy`: no process is free."""
+    """Whether this worker lets doorbells lie, or others answer each that asks after it. `is_busy`: no process is free."""
 
     def __init__(self, queues: list[str], is_busy: Callable[[], bool]) -> None:
         self._queues = queues
         self._is_busy = is_busy
         self._last_answer = presence.last_answer()
-        self._missed = 0
+        self._unheard = 0
+        self._polls_before: int | None = None  # when it fell silent
 
     def are_deaf(self) -> bool:
         """One look."""
         answer = presence.last_answer()
-        hears = answer != self._last_answer or self._is_busy() or not self._somebody_rings()
-        self._last_answer = answer
-        self._missed = 0 if hears else self._missed + 1
-        return self._missed >= DEAF_AFTER
+        if answer != self._last_answer or self._is_busy():
+            self._last_answer, self._unheard, self._polls_before = answer, 0, None
+            return False
+        self._unheard = self._unheard + 1 if self._somebody_rings() else 0
+        return self._unheard >= DEAF_AFTER or self._unheard_polls() >= DEAF_AFTER
 
     def _somebody_rings(self) -> bool:
         try:
@@ -51,6 +54,16 @@ class Ears:
         except Exception as error:  # a transport's own: of a broker that is away nobody is to be heard
             logger.info("the broker does not say how many doorbells wait: %s", error)
             return False
+
+    def _unheard_polls(self) -> int:
+        try:
+            polls = presence.polls()
+        except Error as error:
+            logger.info("the database does not say how often this worker was asked after: %s", error)
+            return 0
+        if self._polls_before is None:
+            self._polls_before = polls
+        return polls - self._polls_before
 
 
 @worker_ready.connect
@@ -69,6 +82,7 @@ def end(**_: object) -> None:
 
 
 def _watch(ears: Ears) -> None:
+    """Connections are closed after each use: children that are forked meanwhile must not share them."""
     _tell("seen_at")
     while not draining.wait(LOOK_EVERY):
         try:
@@ -76,6 +90,8 @@ def _watch(ears: Ears) -> None:
                 _end_worker()
         except Exception:  # the watch must outlive any fault of its own
             logger.exception("the watch of this worker met a fault, and goes on")
+        finally:
+            connections.close_all()
     _tell("draining_at")
 
 
@@ -85,15 +101,13 @@ def _tell(*changed: str) -> None:
     except Error as error:
         logger.warning("the database did not take what this worker tells of itself: %s", error)
     finally:
-        connections.close_all()  # children forked from now on must not share this process's connection
+        connections.close_all()
 
 
 def _end_worker() -> None:
     """As after SIGTERM: calls that run may end. A main process that does not even hear this is killed after them."""
     logger.error(
-        "doorbells have waited for %.0f s in %s, and this worker hears none although it is not busy: it ends itself, to be "
-        "started again",
-        DEAF_AFTER * LOOK_EVERY,
+        "doorbells ring in %s, and this worker hears none although it is not busy: it ends itself, to be started again",
         ", ".join(presence.queues()),
     )
     draining.begin()

@@ -1108,7 +1108,7 @@ def note_polls(unseen_for: timedelta) -> list[str]:
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            UPDATE sag_workflows_worker SET polled_at = sag_now()
+            UPDATE sag_workflows_worker SET polled_at = sag_now(), polls = polls + 1
             WHERE stopped_at IS NULL AND draining_at IS NULL
               AND GREATEST(seen_at, polled_at) < sag_now() - GREATEST(make_interval(secs => %s), (sag_now() - seen_at) / 10)
             RETURNING queues[1]

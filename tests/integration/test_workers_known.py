@@ -242,6 +242,28 @@ def test_an_answer_in_between_shows_that_a_worker_hears() -> None:
     assert ears.are_deaf()
 
 
+@pytest.mark.usefixtures("this_worker")
+def test_a_worker_for_which_others_answer_each_time_is_deaf_too(engine: Engine) -> None:
+    """SAS-005: beside one that works, its queue is always empty."""
+    worker.work("agents", None)
+    ears = watch.Ears(["depot"], lambda: False)
+    assert not ears.are_deaf()
+    for asked in range(1, watch.DEAF_AFTER + 1):
+        engine.ahead(11 + asked)
+        assert roll_call.hold() == 1
+        assert ears.are_deaf() == (asked == watch.DEAF_AFTER)
+
+
+@pytest.mark.usefixtures("this_worker")
+def test_polls_from_before_a_worker_was_frozen_do_not_count(engine: Engine) -> None:
+    worker.work("agents", None)
+    for _ in range(watch.DEAF_AFTER * 2):
+        engine.ahead(60)
+        roll_call.hold()
+    assert presence.polls() >= watch.DEAF_AFTER
+    assert _looks_until_deaf(watch.Ears(["depot"], lambda: False)) is None
+
+
 def test_where_nobody_rings_nobody_is_deaf(transactional_db: None) -> None:
     _purge()
     assert _looks_until_deaf(watch.Ears(["depot"], lambda: False)) is None

@@ -24,6 +24,7 @@ class Migration(migrations.Migration):
                 ("seen_at", models.DateTimeField()),
                 ("last_claim_at", models.DateTimeField(null=True)),
                 ("polled_at", models.DateTimeField(null=True)),
+                ("polls", models.IntegerField(db_default=0)),
                 ("draining_at", models.DateTimeField(null=True)),
                 ("stopped_at", models.DateTimeField(null=True)),
             ],

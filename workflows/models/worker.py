@@ -6,7 +6,7 @@ class Worker(models.Model):
     """One start of a worker of agents. `name` is its host, its main process and a mark of this very start.
 
     The same mark is in the `worker` of the attempts that its processes make. `seen_at`: it answered a doorbell or kept
-    a lease. `polled_at`: a doorbell was rung only to hear whether it answers.
+    a lease. `polled_at`: a doorbell was rung only to hear whether it answers; `polls` is how often that was done.
     """
 
     name = models.CharField(max_length=150, primary_key=True)
@@ -17,6 +17,7 @@ class Worker(models.Model):
     seen_at = models.DateTimeField()
     last_claim_at = models.DateTimeField(null=True)
     polled_at = models.DateTimeField(null=True)
+    polls = models.IntegerField(db_default=0)
     draining_at = models.DateTimeField(null=True)
     stopped_at = models.DateTimeField(null=True)
 

@@ -1,0 +1,166 @@
+"""Workers that are known, that stop in order, that end themselves when they are deaf, and that stand in for the supervisor."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sagsite.settings import BASE_DIR
+from tests.acceptance.system import RunningSystem, send
+from tests.acceptance.trips import Trips
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+SLOW_HOTEL: dict[str, Any] = {"latency_ms": 14_000, "times": 1, "operations": ["reserve"]}
+
+
+def worker_of(system: RunningSystem, pid: int) -> dict[str, Any]:
+    """The newest row of the worker whose main process this is, with how long ago it was seen."""
+    rows = system.sql(
+        """SELECT *, extract(epoch FROM sag_now() - seen_at) AS unseen_for FROM sag_workflows_worker
+           WHERE pid = %s ORDER BY started_at DESC LIMIT 1""",
+        pid,
+    )
+    return rows[0]
+
+
+def sweeps(system: RunningSystem) -> int:
+    return int(system.sql("SELECT count(*) AS number FROM sag_supervisor_sweep")[0]["number"])
+
+
+@contextmanager
+def beside(system: RunningSystem, role: str) -> Iterator[None]:
+    """Another `manage.py up` for one role, as on a second machine."""
+    variables = {"SIMULATORS_PORT": system.simulators_url.rpartition(":")[2]}
+    other = RunningSystem(system.folder, servers=system.servers, variables=variables, arguments=(f"--{role}",))
+    other.output = system.folder / f"beside-{uuid.uuid4().hex}.txt"
+    process = other.spawn()
+    try:
+        wait_until(lambda: re.search(rf"{role}-\d+@\S+ ready", other.said), 90, what=f"the second {role} listens")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+
+
+# --- known ---------------------------------------------------------------------------------------------------------------
+
+
+def test_an_idle_worker_goes_on_being_seen_and_one_that_stopped_says_so(system: RunningSystem) -> None:
+    """Nothing is to be done, so it is seen only because it answers when it is asked."""
+    former = system.pid("agents")
+    first = wait_until(lambda: worker_of(system, former), 30, what="the worker has told of itself")
+    assert first["queues"] == ["agents"]
+    later = first["seen_at"] + timedelta(seconds=12)  # it has answered twice by then
+    wait_until(lambda: worker_of(system, former)["seen_at"] > later, 60, what="it goes on being seen")
+    send(former, signal.SIGTERM)
+    present = system.wait_for_restart("agents", former)
+    row = wait_until(lambda: worker_of(system, present), 30, what="the next worker has told of itself")
+    assert row["name"] != first["name"]
+    assert row["stopped_at"] is None
+    stopped = worker_of(system, former)
+    assert stopped["draining_at"] <= stopped["stopped_at"]
+
+
+def test_a_trip_shows_which_worker_made_its_calls(system: RunningSystem) -> None:
+    with Trips(system) as trips:
+        trips.end(trips.book())
+        mark = worker_of(system, system.pid("agents"))["name"].split(":")[2]
+        assert {attempt["worker"].split(":")[2].split("-")[0] for attempt in trips.attempts()} == {mark}
+        wait_until(lambda: worker_of(system, system.pid("agents"))["last_claim_at"], 30, what="the claim is told of")
+
+
+# --- deploys -------------------------------------------------------------------------------------------------------------
+
+
+def test_agents_restarted_under_load_lose_no_attempt_and_charge_none(system: RunningSystem) -> None:
+    """SAS-008: what runs is ended, what had not begun is handed back, and no step waits until a lease is over."""
+    system.fault("hotels", latency_ms=1500)
+    with Trips(system) as trips:
+        trips.book_many(30)
+        for _ in range(2):
+            in_flight = "step.name = 'hotel' AND attempt.outcome = ''"
+            wait_until(lambda: len(trips.attempts(in_flight)) >= 3, 60, what="calls are in flight")  # noqa: B023
+            former = system.pid("agents")
+            send(former, signal.SIGTERM)
+            system.wait_for_restart("agents", former)
+        assert trips.wait_for_end(timeout=120) == {"Completed": 30}
+        assert {attempt["outcome"] for attempt in trips.attempts()} <= {"completed", "released"}
+        charged = "SELECT count(*) AS number FROM sag_workflows_step WHERE job_id = ANY(%s::uuid[]) AND charged > 1"
+        assert system.sql(charged, trips.ids)[0]["number"] == 0
+
+
+# --- deafness ------------------------------------------------------------------------------------------------------------
+
+
+def make_deaf(system: RunningSystem, name: str) -> None:
+    """Let this worker consume nothing any more, as after some losses of a broker: it answers pings all the same."""
+    where = ["--destination", f"{name}@{socket.gethostname()}", "--timeout", "5"]
+    command = [sys.executable, "-m", "celery", "-A", "sagsite", "control", *where, "cancel_consumer", "agents"]
+    done = subprocess.run(command, cwd=BASE_DIR, env=system.environment, capture_output=True, text=True, timeout=60)
+    assert "no longer consuming from agents" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_worker_that_no_longer_consumes_ends_itself_and_work_goes_on(system: RunningSystem) -> None:
+    """SAS-005"""
+    former = system.pid("agents")
+    make_deaf(system, "agents")
+    with Trips(system) as trips:
+        trip = trips.book()
+        system.wait_for_restart("agents", former, timeout=90)
+        assert "this worker hears none although it is not busy" in system.said
+        assert trips.end(trip)["state"] == "Completed"
+        assert {attempt["outcome"] for attempt in trips.attempts()} == {"completed"}
+
+
+def test_a_deaf_worker_beside_one_that_works_ends_itself_too(system: RunningSystem) -> None:
+    """SAS-005: no doorbell waits, since the other hears them all; what it misses is being asked after."""
+    with beside(system, "agents"):
+        former = system.pid("agents")
+        make_deaf(system, "agents")
+        with Trips(system) as trips:
+            trips.end(trips.book())
+            system.wait_for_restart("agents", former, timeout=150)
+            assert trips.end(trips.book())["state"] == "Completed"
+
+
+# --- the supervisor's rounds ---------------------------------------------------------------------------------------------
+
+
+def test_a_lost_step_is_recovered_while_beat_and_supervisor_stand_still(system: RunningSystem) -> None:
+    system.fault("hotels", **SLOW_HOTEL)
+    for role in ("beat", "supervisor"):
+        system.freeze(role)
+    with Trips(system) as trips:
+        trip = trips.book()
+        trips.wait_for_call(trip, "hotels", "reserve")
+        send(trips.worker_pid(trip, "hotel"), signal.SIGKILL)
+        assert trips.end(trip, timeout=120)["state"] == "Completed"
+        assert [attempt["outcome"] for attempt in trips.attempts("step.name = 'hotel'")] == ["lost", "completed"]
+        assert "this worker does their rounds meanwhile" in system.said
+        for role in ("supervisor", "beat"):
+            system.thaw(role)
+        wait_until(lambda: "the supervisor's rounds are done again" in system.said, 30, what="the worker steps back")
+
+
+def test_a_second_supervisor_beside_the_first_takes_its_place(system: RunningSystem) -> None:
+    system.fault("hotels", **SLOW_HOTEL)
+    with beside(system, "supervisor"):
+        system.freeze("supervisor")
+        known, said = sweeps(system), len(system.said)
+        with Trips(system) as trips:
+            trip = trips.book()
+            trips.wait_for_call(trip, "hotels", "reserve")
+            send(trips.worker_pid(trip, "hotel"), signal.SIGKILL)
+            assert trips.end(trip, timeout=60)["state"] == "Completed"
+        assert sweeps(system) > known
+        assert "rounds meanwhile" not in system.said[said:]
