@@ -1,6 +1,7 @@
 """A vendor that is away for a while, under a stream of trips: one incident, nothing burnt, and all of it ends by itself."""
 
 import time
+from datetime import datetime
 
 import pytest
 
@@ -43,9 +44,37 @@ def test_a_hotel_that_is_down_is_one_incident_and_costs_no_trip(
         assert charged["most"] <= 2
         assert charged["all"] <= number + 10
 
-        def incidents() -> list[tuple[str, str, bool]]:
-            rows = system.sql("SELECT * FROM sag_supervisor_incident WHERE opened_at >= %s", begun)
-            return [(row["agent"], row["cause"], row["closed_at"] is not None) for row in rows]
+        one_incident_is_over(trips, begun, "unavailable")
 
-        wait_until(lambda: incidents() == [("hotel", "unavailable", True)], 20, what="one incident, and it is closed")
-        assert system.sql("SELECT agent FROM sag_workflows_breaker WHERE parks") == []
+
+def one_incident_is_over(trips: Trips, begun: datetime, cause: str) -> None:
+    def incidents() -> list[tuple[str, str, bool]]:
+        rows = trips.system.sql("SELECT * FROM sag_supervisor_incident WHERE opened_at >= %s", begun)
+        return [(row["agent"], row["cause"], row["closed_at"] is not None) for row in rows]
+
+    wait_until(lambda: incidents() == [("hotel", cause, True)], 20, what="one incident, and it is closed")
+    assert trips.system.sql("SELECT agent FROM sag_workflows_breaker WHERE parks") == []
+
+
+def test_deaths_and_cancellations_in_a_storm_of_lost_answers_leave_nothing_half_done(system: RunningSystem) -> None:
+    """Each call is done and its answer lost; whoever tends the breaker dies, and so does who makes the trials."""
+    with Trips(system) as trips:
+        begun = trips.now()
+        system.fault("hotels", lose_answer_rate=1, operations=["reserve", "find"])
+        trips.book_many(40)
+        wait_until(
+            lambda: system.sql("SELECT count(*) FROM sag_workflows_step WHERE parked")[0]["count"] > 20,
+            60,
+            what="most trips are parked",
+        )
+        unwanted = trips.ids[::4]
+        for trip in unwanted[:5]:
+            assert trips.cancel(trip).status_code == 202
+        former = {role: system.kill(role) for role in ("agents", "supervisor", "beat")}
+        for role, pid in former.items():
+            system.wait_for_restart(role, pid)
+        for trip in unwanted[5:]:
+            assert trips.cancel(trip).status_code == 202
+        system.fault("hotels")
+        assert trips.wait_for_end(timeout=RECOVERS_WITHIN) == {"Completed": 30, "Compensated": 10}
+        one_incident_is_over(trips, begun, "no_answer")
