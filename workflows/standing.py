@@ -78,12 +78,13 @@ def _recent_calls(names: list[str]) -> dict[str, dict[str, int]]:
 
 
 def operations_without_worker() -> dict[str, list[str]]:
-    """{operation: the workflows that name it}, of those that no worker ever announced."""
+    """{workflow: those operations of its plan that no worker ever announced}"""
     announced = {operation for agent in Agent.objects.all() for operation in agent.operations}
-    found: dict[str, set[str]] = {}
+    found = {}
     for workflow in registry.all():
-        for step in workflow.plan.steps:
-            for operation in (step.operation, step.compensation, step.probe):
-                if operation and operation not in announced:
-                    found.setdefault(operation, set()).add(workflow.name)
-    return {operation: sorted(names) for operation, names in sorted(found.items())}
+        named = {
+            name for step in workflow.plan.steps for name in (step.operation, step.compensation, step.probe) if name
+        }
+        if missing := sorted(named - announced):
+            found[workflow.name] = missing
+    return found

@@ -34,7 +34,7 @@ def sweeps(request: HttpRequest) -> HttpResponse:
         "now": present,
         "swept_at": swept_at,
         "silent": swept_at is None or present - swept_at > late,
-        "interval": timedelta(seconds=conf.sweep),
+        "interval": conf.sweep,
         "sweeps": found[:SIZE],
         "older": found[SIZE - 1].pk if len(found) > SIZE else None,
         "shown": shown,

@@ -49,10 +49,10 @@ def test_an_outage_shows_its_evidence_and_the_agent_comes_first(engine: Engine, 
     assert "<dt>Parked</dt><dd>6</dd>" in first
 
 
-def test_an_operation_that_no_worker_offers_is_named_with_its_workflows(reader: Client) -> None:
+def test_an_operation_that_no_worker_offers_is_named_with_its_workflow(reader: Client) -> None:
     page = text(reader, "agents")
     assert "No worker offers these" in page
-    assert "<code>flight.reserve</code>" in page  # only the engine's own agents are announced here
+    assert "<bdi>TripBooking</bdi>: <code>car.cancel</code>" in page  # only the engine's own agents are announced here
 
 
 def test_only_operators_have_buttons(engine: Engine, reader: Client) -> None:

@@ -1,0 +1,258 @@
+"""Is this installation healthy, and if not, what is to be done? One finding for each thing that has to be in order."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from django.core.checks import Tags, run_checks
+from django.db import Error, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Count, Min
+
+from supervisor.console import pulse
+from supervisor.health import SWEEPS_MISSED
+from supervisor.models import Incident
+from workflows import broker, standing
+from workflows.clock import now
+from workflows.conf import conf
+from workflows.models import Agent, ClockOffset, Schedule, Step, Worker
+
+# A worker that has nothing to do is asked whether it is there every ten seconds.
+_SEEN_WITHIN = timedelta(seconds=60)
+_BEAT_IS_LATE = timedelta(seconds=10)
+_WAITS_TOO_LONG = timedelta(seconds=30)
+
+
+class Grade(StrEnum):
+    WELL = "well"
+    LOOK = "look"
+    """It works, but somebody should look."""
+    ILL = "ill"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was looked at, how it is, and what to do unless it is well."""
+
+    about: str
+    grade: Grade
+    said: str
+    do: str = ""
+
+
+def examine() -> list[Finding]:
+    """Everything, in the order in which it is to be mended. Where the database cannot be asked, only what else can."""
+    found = [_looked_at("database", _database)]
+    if found[0].grade == Grade.ILL:
+        return [*found, _looked_at("broker", _broker)]
+    found.append(_looked_at("migrations", _migrations))
+    if found[-1].grade == Grade.ILL:
+        return [*found, _looked_at("broker", _broker)]
+    for about, look in (
+        ("durability", _durability),
+        ("standby", _standby),
+        ("clock", _clock),
+        ("broker", _broker),
+        ("sweeps", _sweeps),
+        ("beat", _beat),
+        ("workers", _workers),
+        ("operations", _operations),
+        ("waiting", _waiting),
+        ("breakers", _breakers),
+        ("attention", _attention),
+    ):
+        found.append(_looked_at(about, look))
+    return found
+
+
+_Found = tuple[Grade, str, str]
+
+
+def _looked_at(about: str, look: Callable[[], _Found]) -> Finding:
+    try:
+        grade, said, do = look()
+    except Error as error:
+        grade, said = Grade.ILL, f"It could not be looked at: {' '.join(str(error).split())}"
+        do = "See that the database server runs, and that DATABASE_URL names it."
+    return Finding(about=about, grade=grade, said=said, do=do)
+
+
+def _well(said: str) -> _Found:
+    return Grade.WELL, said, ""
+
+
+# --- the store -------------------------------------------------------------------------------------------------------
+
+
+def _database() -> _Found:
+    connection.ensure_connection()
+    version = ".".join(map(str, connection.get_database_version()))
+    if faults := run_checks(tags=[Tags.database], databases=["default"]):
+        return Grade.ILL, " ".join(str(fault.msg) for fault in faults), "Mend what is named."
+    return _well(f"PostgreSQL {version} answers.")
+
+
+def _migrations() -> _Found:
+    executor = MigrationExecutor(connection)
+    missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+    if missing:
+        names = ", ".join(f"{migration.app_label} {migration.name}" for migration, _ in missing[:3])
+        return Grade.ILL, f"{len(missing)} are not applied: {names}.", "Run `manage.py migrate`."
+    return _well("All are applied.")
+
+
+def _durability() -> _Found:
+    off = [name for name in ("fsync", "full_page_writes", "synchronous_commit") if _setting(name) == "off"]
+    if off:
+        said = f"Off: {', '.join(off)}. A crash of the server can lose what was committed."
+        return Grade.LOOK, said, "Set them on in the server's configuration."
+    return _well("What is committed is on disk.")
+
+
+def _standby() -> _Found:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT application_name, sync_state FROM pg_stat_replication ORDER BY application_name")
+        return of_standbys(cursor.fetchall())
+
+
+def of_standbys(rows: Sequence[tuple[str | None, str | None]]) -> _Found:
+    """Of [name, how it follows]; which only a member of pg_monitor is told."""
+    if not rows:
+        return _well("There is none.")
+    if any(state is None for _, state in rows):
+        said = f"There are {len(rows)}, and this role may not see how they follow."
+        return Grade.LOOK, said, "GRANT pg_monitor to the role of DATABASE_URL."
+    if any(state in ("sync", "quorum") for _, state in rows):
+        return _well("A standby has what is committed before anybody is told so.")
+    names = ", ".join(name or "without a name" for name, _ in rows)
+    said = f"Asynchronous: {names}. A failover may lose the last commits, and the knowledge of calls that were made."
+    return Grade.LOOK, said, "Name one of them in synchronous_standby_names, or know it when you fail over."
+
+
+def _setting(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting(%s)", [name])
+        value: str = cursor.fetchone()[0]
+    return value
+
+
+def _clock() -> _Found:
+    ahead = ClockOffset.objects.values_list("ahead", flat=True).first() or timedelta()
+    if ahead:
+        said = f"It runs {ahead} ahead of the database's own: a test or a rehearsal has left it so."
+        return Grade.ILL, said, "Stop the workers, and empty the table sag_workflows_clockoffset."
+    return _well("It is the database's own.")
+
+
+# --- what moves the jobs ---------------------------------------------------------------------------------------------
+
+
+def _broker() -> _Found:
+    try:
+        depth = broker.depth(broker.SUPERVISOR_QUEUE)
+    except Exception as error:  # each transport has errors of its own
+        said = f"It does not answer: {error}. Nothing is lost, but jobs wait."
+        return Grade.ILL, said, "See that it runs, and that CELERY_BROKER_URL names it."
+    if depth >= conf.rings_per_queue:
+        said = f"{depth} messages wait for the supervisor, which takes none."
+        return Grade.ILL, said, "Start `manage.py up --supervisor`."
+    return _well("It answers.")
+
+
+def _sweeps() -> _Found:
+    last = pulse.swept_at()
+    do = "Start `manage.py up --supervisor` and `manage.py up --beat`."
+    if last is None:
+        return Grade.ILL, "None has run yet: what gets stuck is not found.", do
+    age = now() - last
+    if age > timedelta(seconds=SWEEPS_MISSED * conf.sweep):
+        return Grade.ILL, f"The last one ended {_seconds(age)} ago: what gets stuck is not found.", do
+    return _well(f"The last one ended {_seconds(age)} ago.")
+
+
+def _beat() -> _Found:
+    late = now() - _BEAT_IS_LATE
+    schedules = Schedule.objects.due().filter(next_due__lt=late).count()
+    queues = Step.objects.to_ring().order_by().filter(ring_after__lt=late).values_list("queue", flat=True).distinct()
+    unrung = [queue for queue in queues if not _is_full(queue)]
+    said = []
+    if schedules:
+        said.append(f"Schedules with due times that nobody opened: {schedules}.")
+    if unrung:
+        said.append(f"Nobody rings for ready steps of the queues {', '.join(sorted(unrung))}.")
+    if said:
+        return Grade.ILL, " ".join(said), "Start `manage.py up --beat`, once, and see that the supervisor runs."
+    return _well("Due steps are rung for, due times are opened.")
+
+
+def _is_full(queue: str) -> bool:
+    """Whether the workers of this queue, and not beat, are who is missing."""
+    try:
+        return broker.depth(queue) >= conf.rings_per_queue
+    except Exception:  # the broker has a finding of its own
+        return True
+
+
+def _served_queues() -> set[str]:
+    alive = Worker.objects.filter(stopped_at__isnull=True, seen_at__gt=now() - _SEEN_WITHIN)
+    return {queue for worker in alive for queue in worker.queues}
+
+
+def _workers() -> _Found:
+    agents = list(Agent.objects.all())
+    if not agents:
+        return Grade.ILL, "None has announced an agent yet.", "Start `manage.py up --agents`."
+    served = _served_queues()
+    if unserved := sorted({agent.queue for agent in agents} - served):
+        names = ", ".join(sorted(agent.name for agent in agents if agent.queue in unserved))
+        said = f"None was heard of lately on the queues {', '.join(unserved)} (agents {names})."
+        return Grade.ILL, said, "Start `manage.py up --agents`, or workers of these queues."
+    return _well(f"All {len(agents)} agents have some.")
+
+
+def _operations() -> _Found:
+    if missing := standing.operations_without_worker():
+        said = "; ".join(f"{workflow} names {', '.join(names)}" for workflow, names in missing.items())
+        do = "Start workers whose code has these operations; until then steps that call them wait."
+        return Grade.ILL, f"No worker offers what the plans need: {said}.", do
+    return _well("Workers offer all that the plans name.")
+
+
+def _waiting() -> _Found:
+    long = Step.objects.ready().filter(run_after__lt=now() - _WAITS_TOO_LONG).order_by()
+    rows = list(long.values("queue").annotate(number=Count("pk"), oldest=Min("run_after")).order_by("queue"))
+    if not rows:
+        return _well("No ready step has waited long.")
+    present = now()
+    said = "; ".join(
+        f"ready steps of the queue {row['queue']}: {row['number']}, the oldest for {_seconds(present - row['oldest'])}"
+        for row in rows
+    )
+    if {row["queue"] for row in rows} <= _served_queues():
+        return Grade.LOOK, f"Waiting long: {said}. Their workers are busy.", "Start more agent processes, or wait."
+    return (
+        Grade.ILL,
+        f"Waiting long: {said}. No worker takes them.",
+        "Start `manage.py up --agents`, or workers of these queues.",
+    )
+
+
+def _breakers() -> _Found:
+    going_on = Incident.objects.filter(closed_at__isnull=True).order_by("agent")
+    if not going_on:
+        return _well("No service is taken to be away.")
+    said = ", ".join(f"{incident.agent} ({incident.cause})" for incident in going_on)
+    do = "Ask whoever runs the service. Steps for it are parked, uncharged, and go on by themselves; see /agents/."
+    return Grade.LOOK, f"Away: {said}.", do
+
+
+def _attention() -> _Found:
+    needy = pulse.needy()
+    if not needy:
+        return _well("Nobody is needed.")
+    return Grade.LOOK, f"Jobs that need a person: {needy}.", "See /attention/."
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span.total_seconds():.0f} s"

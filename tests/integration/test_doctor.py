@@ -1,0 +1,202 @@
+"""What `manage.py doctor` finds, and that each finding says what to do."""
+
+import subprocess
+import sys
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+
+from supervisor import doctor, sweep
+from supervisor.doctor import Finding, Grade
+from supervisor.models import Sweep
+from tests import console_data as data
+from tests.integration.engine import Engine
+from tests.integration.outages import Delivery, outage_of_shop
+from tests.integration.recurring import EACH_MINUTE, Diary
+from workflows import transitions
+from workflows.clock import now
+from workflows.models import Agent, ClockOffset, Worker
+from workflows.plans import registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def worker_of(*queues: str, unseen: timedelta = timedelta(0), stopped: bool = False) -> None:
+    present = now()
+    transitions.note_worker(
+        Worker(
+            name="host/1/abc",
+            host="host",
+            pid=1,
+            queues=list(queues),
+            started_at=present,
+            seen_at=present - unseen,
+            stopped_at=present if stopped else None,
+        ),
+        ["queues", "seen_at", "stopped_at"],
+    )
+
+
+@pytest.fixture
+def healthy(engine: Engine) -> Engine:
+    """As it is while all roles run: swept just now, and workers that offer whatever any plan names."""
+    for name in {name for names in doctor.standing.operations_without_worker().values() for name in names}:
+        agent = name.partition(".")[0]
+        known = Agent.objects.filter(pk=agent).first()
+        offered = sorted({name, *(known.operations if known else [])})
+        transitions.announce(Agent(name=agent, queue="agents", operations=offered))
+    worker_of("agents", "depot")
+    sweep.sweep()
+    ClockOffset.objects.all().delete()
+    return engine
+
+
+def findings() -> dict[str, Finding]:
+    return {finding.about: finding for finding in doctor.examine()}
+
+
+def grade_of(about: str) -> Grade:
+    finding = findings()[about]
+    assert bool(finding.do) == (finding.grade != Grade.WELL)
+    return finding.grade
+
+
+def test_what_is_in_order_is_well_and_the_command_ends_well(healthy: Engine) -> None:
+    out = StringIO()
+    call_command("doctor", stdout=out, no_color=True)
+    grades = {about: finding.grade for about, finding in findings().items()}
+    assert grades == {**dict.fromkeys(grades, Grade.WELL), "durability": Grade.LOOK}  # the tests' server forgoes it
+    assert out.getvalue().endswith("Healthy, with 1 to look at.\n")
+    assert "PostgreSQL" in out.getvalue()
+
+
+def test_what_is_ill_ends_the_command_with_1_and_a_line_of_what_to_do(healthy: Engine) -> None:
+    Sweep.objects.update(finished_at=now() - timedelta(seconds=60))
+    out = StringIO()
+    with pytest.raises(SystemExit) as ended:
+        call_command("doctor", stdout=out, no_color=True)
+    assert ended.value.code == 1
+    assert "ill   sweeps      The last one ended 60 s ago" in out.getvalue()
+    assert "→ Start `manage.py up --supervisor`" in out.getvalue()
+    assert out.getvalue().endswith("Not healthy: sweeps.\n")
+
+
+def test_a_supervisor_that_never_swept_is_ill(healthy: Engine) -> None:
+    Sweep.objects.all().delete()
+    assert grade_of("sweeps") == Grade.ILL
+
+
+def test_a_clock_that_a_test_has_moved_is_ill(healthy: Engine) -> None:
+    healthy.ahead(3600)
+    assert grade_of("clock") == Grade.ILL
+
+
+def test_no_worker_on_a_queue_is_ill(healthy: Engine) -> None:
+    worker_of("agents")
+    finding = findings()["workers"]
+    assert (finding.grade, finding.said) == (
+        Grade.ILL,
+        "None was heard of lately on the queues depot (agents depot).",
+    )
+    worker_of("agents", "depot", unseen=timedelta(minutes=2))
+    assert grade_of("workers") == Grade.ILL
+    worker_of("agents", "depot", stopped=True)
+    assert grade_of("workers") == Grade.ILL
+
+
+def test_an_installation_without_agents_is_ill(healthy: Engine) -> None:
+    Agent.objects.all().delete()
+    assert grade_of("workers") == Grade.ILL
+
+
+def test_an_operation_that_no_worker_offers_is_ill_and_named(healthy: Engine) -> None:
+    flight = Agent.objects.get(pk="flight")
+    transitions.announce(
+        Agent(name="flight", queue="agents", operations=sorted({*flight.operations} - {"flight.find"}))
+    )
+    finding = findings()["operations"]
+    assert finding.grade == Grade.ILL
+    assert "TripBooking names flight.find" in finding.said
+    assert "TripBooking" in {workflow.name for workflow in registry.all()}
+
+
+def test_ready_steps_that_wait_long_are_ill_without_a_worker_and_else_to_be_looked_at(healthy: Engine) -> None:
+    Delivery.start()
+    assert grade_of("waiting") == Grade.WELL
+    healthy.ahead(40)
+    worker_of("agents", "depot")
+    finding = findings()["waiting"]
+    assert (finding.grade, finding.said) == (
+        Grade.LOOK,
+        "Waiting long: ready steps of the queue agents: 1, the oldest for 40 s. Their workers are busy.",
+    )
+    worker_of("depot")
+    assert grade_of("waiting") == Grade.ILL
+
+
+def test_rings_and_due_times_that_nobody_sees_to_are_beats(healthy: Engine) -> None:
+    Delivery.start()
+    Diary(healthy).make(EACH_MINUTE)
+    assert grade_of("beat") == Grade.WELL
+    healthy.ahead(80)
+    finding = findings()["beat"]
+    assert (finding.grade, finding.said) == (
+        Grade.ILL,
+        "Schedules with due times that nobody opened: 1. Nobody rings for ready steps of the queues agents.",
+    )
+
+
+def test_a_service_that_is_away_is_to_be_looked_at(healthy: Engine) -> None:
+    outage_of_shop(healthy)
+    finding = findings()["breakers"]
+    assert (finding.grade, finding.said) == (Grade.LOOK, "Away: shop (unavailable).")
+
+
+def test_jobs_that_need_a_person_are_to_be_looked_at(healthy: Engine) -> None:
+    data.failed_undo()
+    finding = findings()["attention"]
+    assert (finding.grade, finding.said) == (Grade.LOOK, "Jobs that need a person: 1.")
+
+
+@pytest.mark.parametrize(
+    ("rows", "grade"),
+    [
+        ([], Grade.WELL),
+        ([("a", "sync"), ("b", "async")], Grade.WELL),
+        ([("a", "quorum")], Grade.WELL),
+        ([("a", "async"), ("b", "async")], Grade.LOOK),
+        ([("a", "potential")], Grade.LOOK),
+        ([("a", None)], Grade.LOOK),
+    ],
+)
+def test_a_standby_that_may_lag_is_to_be_looked_at(rows: list[tuple[str, str | None]], grade: Grade) -> None:
+    found, said, do = doctor.of_standbys(rows)
+    assert found == grade
+    assert said
+    assert bool(do) == (grade != Grade.WELL)
+
+
+def test_without_servers_it_says_so_and_ends_with_1(tmp_path: Path) -> None:
+    nowhere = {
+        "DATABASE_URL": "postgresql://sag@127.0.0.1:1/sag",
+        "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",
+        "SECRET_KEY": "x" * 50,
+        "SAG_HOME": str(tmp_path),
+        "PATH": "/usr/bin:/bin",
+    }
+    ended = subprocess.run(
+        [sys.executable, "manage.py", "doctor", "--no-color"],
+        cwd=ROOT,
+        env=nowhere,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1, ended.stderr
+    first, _, *others = ended.stdout.splitlines()
+    assert first.startswith("ill   database")
+    assert any(line.startswith("ill   broker") for line in others)
+    assert "Traceback" not in ended.stderr
