@@ -24,6 +24,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 VARIABLES = (
     *("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "DEBUG"),
     *("HOST", "PORT", "SIMULATORS_PORT", "SAG_HOME", "SAG_ROLE", "SAG_SETTINGS"),
+    *("SAG_NOTIFY", "EMAIL_URL", "DEFAULT_FROM_EMAIL"),
 )
 
 env = environ.Env()
@@ -233,12 +234,24 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=RING_INTERVAL),
         "options": {"expires": RING_INTERVAL},
     },
+    "tell people": {
+        "task": "supervisor.tasks.tell_people",
+        "schedule": timedelta(seconds=30),
+        "options": {"expires": 30},
+    },
     "open due ticks": {
         "task": "supervisor.tasks.open_due",
         "schedule": timedelta(seconds=RING_INTERVAL),
         "options": {"expires": RING_INTERVAL},
     },
 }
+
+# --- word to people -----------------------------------------------------------------------------------------------
+
+SAG_NOTIFY = env.list("SAG_NOTIFY", default=[])  # e-mail addresses
+vars().update(env.email("EMAIL_URL", default="smtp://localhost:25"))
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="sag@localhost")
 
 # --- people and client programs -----------------------------------------------------------------------------------
 

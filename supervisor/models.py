@@ -28,6 +28,32 @@ class Incident(models.Model):
         return f"{self.agent}: {self.cause}"
 
 
+class Need(models.Model):
+    """One cause for which jobs stand in front of a person, however many they are. Closed once none of them does any more."""
+
+    # The message of the failure without what differs from job to job.
+    cause = models.CharField(max_length=300)
+    jobs = models.PositiveIntegerField(default=0)
+    # Some of the jobs, as text.
+    examples = models.JSONField(default=list)
+    opened_at = models.DateTimeField()
+    closed_at = models.DateTimeField(null=True)
+    notified_at = models.DateTimeField(null=True)
+    acknowledged_at = models.DateTimeField(null=True)
+    acknowledged_by = models.CharField(max_length=150, blank=True)
+
+    class Meta:
+        ordering = ["-opened_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cause"], condition=models.Q(closed_at__isnull=True), name="need_open_once_per_cause"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.cause
+
+
 class Sweep(models.Model):
     """One pass of the supervisor. The age of the newest row is the supervisor's own health."""
 

@@ -6,7 +6,7 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import retention, roll_call, storms
+from supervisor import escalation, retention, roll_call, storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, scheduler, schedules, ticks
 
@@ -14,6 +14,7 @@ SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
 RING_DUE = "supervisor.tasks.ring_due"
 OPEN_DUE = "supervisor.tasks.open_due"
+TELL_PEOPLE = "supervisor.tasks.tell_people"
 
 
 @shared_task(name=SWEEP, ignore_result=True)
@@ -36,6 +37,12 @@ def prune() -> None:
     close_old_connections()
     retention.prune()
     roll_call.forget()
+
+
+@shared_task(name=TELL_PEOPLE, ignore_result=True)
+def tell_people() -> None:
+    close_old_connections()
+    escalation.tell_aside()
 
 
 @shared_task(name=OPEN_DUE, ignore_result=True)

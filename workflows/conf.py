@@ -76,6 +76,9 @@ class Defaults:
     retry_least: int = 20
     """So many retries in `breaker_window` are allowed whatever their share."""
 
+    notify_again: float = 14_400.0
+    """An outage, or a cause for which jobs need a person, is told of again after so long, until somebody acknowledges it."""
+
     keep_history: float = 2_592_000.0
     """How long a job that ended well, or cleanly undone, is kept."""
 
