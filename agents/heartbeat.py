@@ -61,7 +61,7 @@ class Heart:
             self._changed.notify()
 
     def let_go(self, token: uuid.UUID, *, answered_by: str = "") -> None:
-        """`answered_by`: the agent whose service answered well, for the count by which an outage is told from bad luck."""
+        """`answered_by`: the agent whose service answered, for the count by which an outage is told from bad luck."""
         with self._changed:
             self._held.pop(token, None)
             if answered_by:

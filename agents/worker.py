@@ -354,7 +354,8 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
     except BaseException as error:  # whatever an operation raises is an outcome, were it SystemExit
         outcome.result, outcome.failure = None, _failure_from(error, called=outcome.called)
     finally:
-        answered = outcome.failure is None and outcome.put_off is None
+        refused = outcome.failure is not None and outcome.failure.kind == ErrorKind.PERMANENT
+        answered = refused or (outcome.failure is None and outcome.put_off is None)
         heart.let_go(claimed.token, answered_by=claimed.operation.partition(".")[0] if answered else "")
     if outcome.atomic and not outcome.ended:
         _judge_rolled_back(claimed, outcome)

@@ -25,7 +25,7 @@ class Trip(Workflow):
     a = step("shop.a", retry=Retry(attempts=2, first=timedelta(seconds=1)))
 
 
-class TwoAgents(Workflow):
+class StormPair(Workflow):
     """Two agents."""
 
     a = step("shop.a", retry=Retry(attempts=2))
@@ -93,7 +93,7 @@ def test_while_it_is_open_nothing_is_claimed_and_nothing_charged(engine: Engine)
 def test_other_agents_go_on(engine: Engine) -> None:
     outage_of(engine)
     engine.says("kiosk.b", {"ok": True})
-    job = TwoAgents.start()
+    job = StormPair.start()
     transitions.skip(job, named(job, "a"), reason="test")
     transitions.release_successors(job, named(job, "a"))
     engine.pass_time(10)
@@ -245,4 +245,12 @@ def test_a_service_that_mostly_answers_is_not_away(engine: Engine) -> None:
         Trip.start()
         engine.drain()
     assert storms.counts_of("shop", now() - timedelta(minutes=1)).steps == {"ok": 0, "unavailable": 6, "retry": 0}
+    assert not Breaker.objects.exists()
+
+
+def test_refusals_for_good_are_answers_and_speak_against_an_outage(engine: Engine) -> None:
+    engine.says("shop.a", *[Permanent("Sold out.", code="sold_out")] * 7, AWAY)
+    for _ in range(13):
+        Trip.start()
+        engine.drain()
     assert not Breaker.objects.exists()
