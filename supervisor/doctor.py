@@ -16,10 +16,8 @@ from supervisor.models import Incident
 from workflows import broker, standing
 from workflows.clock import now
 from workflows.conf import conf
-from workflows.models import Agent, ClockOffset, Schedule, Step, Worker
+from workflows.models import Agent, ClockOffset, Schedule, Step
 
-# A worker that has nothing to do is asked whether it is there every ten seconds.
-_SEEN_WITHIN = timedelta(seconds=60)
 _BEAT_IS_LATE = timedelta(seconds=10)
 _WAITS_TOO_LONG = timedelta(seconds=30)
 
@@ -194,16 +192,11 @@ def _is_full(queue: str) -> bool:
         return True
 
 
-def _served_queues() -> set[str]:
-    alive = Worker.objects.filter(stopped_at__isnull=True, seen_at__gt=now() - _SEEN_WITHIN)
-    return {queue for worker in alive for queue in worker.queues}
-
-
 def _workers() -> _Found:
     agents = list(Agent.objects.all())
     if not agents:
         return Grade.ILL, "None has announced an agent yet.", "Start `manage.py up --agents`."
-    served = _served_queues()
+    served = standing.served_queues()
     if unserved := sorted({agent.queue for agent in agents} - served):
         names = ", ".join(sorted(agent.name for agent in agents if agent.queue in unserved))
         said = f"None was heard of lately on the queues {', '.join(unserved)} (agents {names})."
@@ -229,7 +222,7 @@ def _waiting() -> _Found:
         f"ready steps of the queue {row['queue']}: {row['number']}, the oldest for {_seconds(present - row['oldest'])}"
         for row in rows
     )
-    if {row["queue"] for row in rows} <= _served_queues():
+    if {row["queue"] for row in rows} <= standing.served_queues():
         return Grade.LOOK, f"Waiting long: {said}. Their workers are busy.", "Start more agent processes, or wait."
     return (
         Grade.ILL,

@@ -8,10 +8,13 @@ from django.db.models import Count, Min, Sum
 
 from workflows.clock import now
 from workflows.conf import conf
-from workflows.models import Agent, Breaker, CallCount, Step
+from workflows.models import Agent, Breaker, CallCount, Step, Worker
 from workflows.plans import registry
 from workflows.querysets import StepQuerySet
 from workflows.states import StepKind, StepState
+
+# A worker that has nothing to do is asked whether it is there, and answers, every ten seconds.
+SEEN_WITHIN = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,12 @@ def _recent_calls(names: list[str]) -> dict[str, dict[str, int]]:
     for row in rows.annotate(number=Sum("count")).order_by("-number", "word"):
         found.setdefault(row["agent"], {})[row["word"]] = row["number"]
     return found
+
+
+def served_queues() -> set[str]:
+    """The queues of which a worker was heard lately."""
+    alive = Worker.objects.filter(stopped_at__isnull=True, seen_at__gt=now() - SEEN_WITHIN)
+    return {queue for worker in alive for queue in worker.queues}
 
 
 def operations_without_worker() -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
 from supervisor import storms
-from supervisor.console import incidents
+from supervisor.console import incidents, workers
 from supervisor.console.access import actor, is_operator, operator, reader
 from supervisor.console.actions import NOT_DONE
 from workflows import standing
@@ -53,6 +53,7 @@ def agents(request: HttpRequest) -> HttpResponse:
     context = {
         "now": present,
         "cards": cards,
+        "workers": workers.known(present),
         "outages": incidents.lately(present, PAST_OUTAGES),
         "without_worker": standing.operations_without_worker(),
         "window": conf.breaker_window,

@@ -1,5 +1,8 @@
 """The pages of the agents, of outages and of sweeps, and the buttons that end an outage."""
 
+import uuid
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -7,10 +10,11 @@ from django.urls import reverse
 from supervisor import sweep
 from supervisor.models import Incident, Sweep
 from tests.integration import visitors
-from tests.integration.engine import Engine
+from tests.integration.engine import Engine, named
 from tests.integration.outages import Delivery, outage_of_shop, tend
+from workflows import transitions
 from workflows.clock import now
-from workflows.models import Breaker
+from workflows.models import Breaker, Worker
 
 
 @pytest.fixture
@@ -89,6 +93,39 @@ def test_a_click_on_a_breaker_that_has_closed_meanwhile_changes_nothing_and_says
     assert "Nothing was done." in answer.content.decode()
     assert not Breaker.objects.exists()
     assert operator.post(reverse("agent-resumption", args=["nobody"])).status_code == 404
+
+
+def row_of(page: str, name: str) -> str:
+    return page.partition(f'id="worker-{name}"')[2].partition("</tr>")[0]
+
+
+def test_a_worker_shows_what_it_has_in_its_hands_and_a_silent_one_stays_listed_with_its_work(reader: Client) -> None:
+    present = now()
+    for mark, seen in (
+        ("aaaa", present),
+        ("bbbb", present - timedelta(hours=1)),
+        ("cccc", present - timedelta(hours=1)),
+    ):
+        Worker.objects.create(name=f"box:7:{mark}", host="box", pid=7, queues=["agents"], started_at=seen, seen_at=seen)
+    jobs = [Delivery.start(), Delivery.start()]
+    for job, name in zip(jobs, ("box:8:aaaa-1", "box:9:bbbb-2"), strict=True):
+        assert transitions.claim(named(job, "a").pk, token=uuid.uuid4(), worker=name)
+    page = text(reader, "agents")
+    assert "At work" in row_of(page, "box:7:aaaa")
+    assert reverse("job", args=[jobs[0].pk]) in row_of(page, "box:7:aaaa")
+    assert reverse("job", args=[jobs[1].pk]) not in row_of(page, "box:7:aaaa")
+    assert "Silent" in row_of(page, "box:7:bbbb")
+    assert reverse("job", args=[jobs[1].pk]) in row_of(page, "box:7:bbbb")
+    assert "box:7:cccc" not in page
+    assert page.index("box:7:aaaa") < page.index("box:7:bbbb")
+
+
+@pytest.mark.parametrize(("moment", "word"), [("draining_at", "Draining"), ("stopped_at", "Stopped")])
+def test_a_worker_that_is_about_to_end_or_has_is_said_to(reader: Client, moment: str, word: str) -> None:
+    present = now()
+    told = {"queues": ["agents"], "started_at": present, "seen_at": present, moment: present}
+    Worker.objects.create(name="box:7:aaaa", host="box", pid=7, **told)
+    assert word in row_of(text(reader, "agents"), "box:7:aaaa")
 
 
 def test_the_overview_says_which_service_is_away_and_what_waits(engine: Engine, reader: Client) -> None:
