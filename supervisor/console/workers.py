@@ -36,7 +36,7 @@ def known(now: datetime) -> list[WorkerCard]:
 def _steps_in_hands() -> dict[str, list[Step]]:
     """{mark of a worker's start: the steps that its processes run}"""
     running = Step.objects.filter(state=StepState.RUNNING, complete_by__isnull=False).exclude(worker="")
-    shown = running.only("id", "job_id", "name", "index", "role", "attempt", "worker", "started_at", "undoes")
+    shown = running.only("id", "job_id", "name", "index", "attempt", "worker")
     held: dict[str, list[Step]] = {}
     for step in shown.order_by("id")[:SHOWN_STEPS]:
         held.setdefault(_mark(step.worker), []).append(step)

@@ -12,7 +12,8 @@ from workflows.models import Agent
 
 
 def addresses(job_id: object) -> list[str]:
-    found = ["/", "/attention/", "/jobs/", "/jobs/?state=Failed&state=needs_person", "/jobs/?q=%3Cb%3E", "/nowhere"]
+    found = ["/", "/attention/", "/agents/", "/schedules/", "/sweeps/", "/nowhere"]
+    found += ["/jobs/", "/jobs/?state=Failed&state=needs_person", "/jobs/?q=%3Cb%3E"]
     return [*found, f"/jobs/{job_id}", f"/jobs/{job_id}/undo"]
 
 
