@@ -118,6 +118,7 @@ def test_a_worker_that_no_longer_consumes_ends_itself_and_work_goes_on(system: R
         trip = trips.book()
         system.wait_for_restart("agents", former, timeout=90)
         assert "this worker hears none although it is not busy" in system.said
+        assert "agents ended with exit code 1" in system.said  # a keeper that restarts failures alone restarts it too
         assert trips.end(trip)["state"] == "Completed"
         assert {attempt["outcome"] for attempt in trips.attempts()} == {"completed"}
 
@@ -131,6 +132,21 @@ def test_a_deaf_worker_beside_one_that_works_ends_itself_too(system: RunningSyst
             trips.end(trips.book())
             system.wait_for_restart("agents", former, timeout=150)
             assert trips.end(trips.book())["state"] == "Completed"
+
+
+def test_a_worker_that_stood_still_for_long_is_seen_again_and_not_taken_for_deaf(system: RunningSystem) -> None:
+    """SAS-023: a host that slept. Doorbells wait when it wakes, and it hears them."""
+    with Trips(system) as trips:
+        trips.end(trips.book())
+        pid = system.pid("agents")
+        system.freeze("agents")
+        trip = trips.book()
+        wait_until(lambda: worker_of(system, pid)["unseen_for"] > 40, 60, what="it was not seen for long", every=0.5)
+        system.thaw("agents")
+        assert trips.end(trip)["state"] == "Completed"
+        wait_until(lambda: worker_of(system, pid)["unseen_for"] < 5, 30, what="it is seen again")
+        assert system.pid("agents") == pid
+        assert worker_of(system, pid)["draining_at"] is None
 
 
 # --- the supervisor's rounds ---------------------------------------------------------------------------------------------
