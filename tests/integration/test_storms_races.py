@@ -315,6 +315,33 @@ def test_an_undo_is_parked_and_never_left_out(engine: Engine) -> None:
     check_books(done)
 
 
+def test_an_undo_that_was_parked_too_long_stands_in_front_of_a_person(engine: Engine, settings: Any) -> None:
+    settings.SAG = {"park_timeout": 60}
+    engine.says("kiosk.b", Permanent("No.", code="no"))
+    engine.says("shop.undo_a", AWAY)
+    job = ErrandUndone.start()
+    engine.drain()
+    transitions.set_breaker("shop", phase="open", parks=True, trial_at=now() + timedelta(hours=1))
+    tend(engine)
+    assert Step.objects.get(job=job, role="undo", undoes__name="a").parked
+    tend(engine, 90)
+    undo = Step.objects.get(job=job, role="undo", undoes__name="a")
+    assert (undo.state, undo.error_code, undo.remedy) == ("Failed", "park_timeout", "escalate")
+    assert list(Job.objects.needs_person()) == [Job.objects.get(pk=job.pk)]
+    check_books(job)
+
+
+def test_steps_of_many_queues_are_parked_and_let_go_together(engine: Engine) -> None:
+    jobs = outage_of(engine)
+    Step.objects.filter(job__in=jobs[:3]).update(queue="other", parked=False, held=False)
+    storms.tend()
+    assert Step.objects.parked("shop").count() == 6
+    storms.resume("shop", actor="operator:ada")
+    storms.tend()
+    supervision.ring_due()
+    assert {queue for _, queue, _ in engine.rings} == {"agents", "other"}
+
+
 def test_doubt_is_not_forgotten_in_the_park(engine: Engine) -> None:
     jobs = outage_of(engine, ErrandUndone, says=LOST)
     assert named(jobs[0], "a").parked
