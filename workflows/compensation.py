@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from workflows.conf import conf
-from workflows.models import Agent, Job, Step
+from workflows.models import Agent, Job, Once, Step
 from workflows.plans.plan import Plan, PlanStep
 from workflows.states import Role, SettledBy, StepKind, StepState
 
@@ -27,9 +27,13 @@ BEFORE_UNDO = "Undo began before this step."
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What the attempts of one forward step say: any doubt still open, any there ever was, when the last one began."""
+    """What the attempts of one forward step say: any doubt still open, any there ever was, when the last one began.
+
+    `called_once`: an attempt made a call, or was about to, that later ones know not to make again.
+    """
 
     open_doubt: bool = False
+    called_once: bool = False
     ever_in_doubt: bool = False
     last_started_at: datetime | None = None
 
@@ -38,12 +42,17 @@ NO_EVIDENCE = Evidence()
 
 
 def evidence_of(steps: Sequence[Step]) -> dict[int, Evidence]:
-    """{step id: evidence} from prefetched attempts."""
+    """{step id: evidence} from prefetched attempts, and from the calls that were made once."""
     found = {}
+    unended = [
+        step.pk for step in steps if step.role == Role.FORWARD and step.state != StepState.COMPLETED and step.attempt
+    ]
+    once = set(Once.objects.filter(step__in=unended).values_list("step_id", flat=True)) if unended else set()
     for step in steps:
         attempts = list(step.attempts.all())
         found[step.pk] = Evidence(
             open_doubt=any(attempt.in_doubt and not attempt.resolved_by for attempt in attempts),
+            called_once=step.pk in once,
             ever_in_doubt=any(attempt.in_doubt for attempt in attempts),
             last_started_at=max((attempt.started_at for attempt in attempts), default=None),
         )
@@ -56,7 +65,8 @@ def needs_undo(step: Step, evidence: Evidence, behind: Collection[int]) -> bool:
         return False
     if step.is_fan_out:
         return step.pk in behind
-    return step.state == StepState.COMPLETED or evidence.open_doubt or step.pk in behind
+    done = step.state == StepState.COMPLETED or evidence.open_doubt or evidence.called_once
+    return done or step.pk in behind
 
 
 def effects_behind(job: Job) -> set[int]:

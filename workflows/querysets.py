@@ -152,11 +152,14 @@ class StepQuerySet(models.QuerySet):
         """Forward steps that did something, or may have: Completed, in doubt, or with a job of their own that Failed."""
         attempt: Any = self.model._meta.get_field("attempts").related_model
         job: Any = self.model._meta.get_field("job").related_model
+        once: Any = self.model._meta.get_field("calls_once").related_model
         doubt = attempt.objects.filter(step_id=OuterRef("pk"), in_doubt=True, resolved_by="")
+        called = once.objects.filter(step_id=OuterRef("pk"))
         failed_child = job.objects.filter(parent_step_id=OuterRef("pk"), state=JobState.FAILED)
         return self.filter(
             Q(state=StepState.COMPLETED)
             | Exists(doubt)
+            | Q(Exists(called), attempt__gt=0)
             | (Q(kind=StepKind.CHILD, state=StepState.FAILED) & Exists(failed_child)),
             role=Role.FORWARD,
         )

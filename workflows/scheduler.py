@@ -606,8 +606,9 @@ def end_forward_steps(
             doubtful = Step.objects.filter(parent=step, state=StepState.NOT_STARTED)
             failed = Step.objects.filter(parent=step, state=StepState.FAILED, remedy__in=["", Remedy.ESCALATE])
             for item in [*doubtful, *failed]:
-                _end_forward_step(job, item, in_doubt=item.attempts.filter(in_doubt=True, resolved_by="").exists())
-        _end_forward_step(job, step, in_doubt=evidence[step.pk].open_doubt)
+                _end_forward_step(job, item, in_doubt=Step.objects.filter(pk=item.pk).with_effects().exists())
+        found = evidence[step.pk]
+        _end_forward_step(job, step, in_doubt=found.open_doubt or found.called_once)
 
 
 def _end_forward_step(job: Job, step: Step, *, in_doubt: bool, reason: str = compensation.BEFORE_UNDO) -> None:

@@ -8,12 +8,16 @@ from django.db import OperationalError, transaction
 
 from agents import Call, InDoubt, LeaseLost, Permanent, Snooze, Transient
 from tests.integration.engine import Engine, check_books, named, state_of
-from workflows import Retry, Workflow, step, transitions
+from workflows import Retry, Workflow, given, step, transitions, verbs
 from workflows.models import Attempt, Once
 
 
 class CarefulOnce(Workflow):
     a = step("stall.a", compensation="stall.undo_a", retry=Retry(attempts=3))
+
+
+class CarefulItems(Workflow):
+    a = step("stall.a", compensation="stall.undo_a", each=given["list"])
 
 
 @pytest.fixture
@@ -206,3 +210,38 @@ def test_a_name_that_cannot_be_kept_is_refused(engine: Engine, made: list[str], 
     _run(engine, lambda call: call.once(name, lambda: made.append("pay")))
     assert made == []
     assert "call.once() needs a name" in Attempt.objects.filter(step__name="a").first().error_message
+
+
+@pytest.mark.parametrize("then", [Snooze(600), Permanent("refused"), Transient("busy")], ids=repr)
+def test_what_was_called_once_is_undone_although_its_attempt_says_that_nothing_was_done(
+    engine: Engine, made: list[str], then: BaseException
+) -> None:
+    def submit(call: Call) -> Any:
+        call.once("submit", lambda: made.append("submit"))
+        raise then
+
+    engine.says("stall.a", submit)
+    job = CarefulOnce.start()
+    engine.drain()
+    if not isinstance(then, Permanent):
+        verbs.cancel(job.pk, undo=True, actor="operator:ada", reason="enough")
+        engine.drain()
+    assert made == ["submit"]
+    assert engine.asked().count("stall.undo_a") == 1
+    assert state_of(job) == "Compensated"
+    check_books(job)
+
+
+def test_what_was_called_once_for_an_item_is_undone_with_it(engine: Engine, made: list[str]) -> None:
+    def submit(call: Call) -> Any:
+        if call.index == 1:
+            call.once("submit", lambda: made.append("submit"))
+            raise Snooze(600)
+
+    engine.says("stall.a", submit)
+    job = CarefulItems.start({"list": [0, 1]})
+    engine.drain()
+    verbs.cancel(job.pk, undo=True, actor="operator:ada", reason="enough")
+    engine.drain()
+    assert engine.asked().count("stall.undo_a") == 2
+    assert state_of(job) == "Compensated"
