@@ -13,9 +13,9 @@ from django.db import connection
 from django.test import Client
 from playwright.sync_api import BrowserContext, Page
 
-from supervisor.models import Sweep
+from supervisor.models import Incident, Need, Sweep
 from tests import console_data as data
-from workflows.models import Attempt, Event, Job, Step
+from workflows.models import Attempt, Breaker, CallCount, Event, Job, Step
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
@@ -47,7 +47,20 @@ def transactional_db(django_db_setup: None, django_db_blocker: Any) -> Iterator[
 
 
 def _empty() -> None:
-    for model in (Sweep, Event, Attempt, Step, Job, Session, AccessAttempt, AccessLog):
+    for model in (
+        Sweep,
+        Incident,
+        Need,
+        Breaker,
+        CallCount,
+        Event,
+        Attempt,
+        Step,
+        Job,
+        Session,
+        AccessAttempt,
+        AccessLog,
+    ):
         model._base_manager.all().delete()
     User.objects.all().delete()
     Group.objects.all().delete()

@@ -178,11 +178,11 @@ def test_more_jobs_do_not_mean_more_queries(queries_of: Callable[[str], int], ad
     data.failed_undo()
     data.trip()
     few = queries_of(address)
-    for _ in range(5):
+    for _ in range(4):  # five that fail alike would be an outage, of which the overview tells as well
         data.failed_undo()
         data.failing()
     assert queries_of(address) == few
-    assert few <= 20
+    assert few <= 24
 
 
 def test_no_table_is_counted_whole(client: Client) -> None:

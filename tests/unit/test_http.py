@@ -369,9 +369,6 @@ def test_a_vendor_that_comes_back_while_unreachable_is_asked_again(
     assert len(tries) == 2
 
 
-IN_A_MINUTE = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
-
-
 @pytest.mark.parametrize(
     ("headers", "expected"),
     [
@@ -382,12 +379,14 @@ IN_A_MINUTE = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=
         (["Retry-After: ²"], None),
         (["Retry-After: Thu, 04 Mar 2027 08:00:30 GMT", "Date: Thu, 04 Mar 2027 08:00:00 GMT"], 30),
         (["Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", "Date: Thu, 04 Mar 2027 08:00:00 GMT"], LONGEST_RETRY_AFTER),
-        ([f"Retry-After: {IN_A_MINUTE}"], pytest.approx(60, abs=30)),
+        (["Retry-After: {in_a_minute}"], pytest.approx(60, abs=30)),
     ],
 )
 def test_retry_after_is_read_as_seconds_or_as_a_date(
     vendor: Callable[..., Vendor], headers: list[str], expected: float | None
 ) -> None:
+    in_a_minute = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    headers = [header.replace("{in_a_minute}", in_a_minute) for header in headers]
     hotel = vendor(answers("503 Service Unavailable", *headers))
     with pytest.raises(Transient) as raised:
         client(hotel.url).get(call(), "/x")
