@@ -101,7 +101,7 @@ def test_a_question_about_what_waits_is_answered_by_its_index(question: Callable
         ),
         pytest.param(
             lambda: list(Step.objects.filter(job=_fan().job_id).at_gate().order_by("seq")[:1]),
-            {"step_at_gate", "step_number_once_per_job", "step_name_once_per_job"},
+            {"step_at_gate", "step_name_once_per_job"},
             id="the gates of a job",
         ),
         pytest.param(lambda: children.child_of(_fan()), {"job_of_parent_step"}, id="the child of a step"),

@@ -513,10 +513,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="step",
-            constraint=models.UniqueConstraint(fields=("job", "seq"), name="step_number_once_per_job"),
-        ),
-        migrations.AddConstraint(
-            model_name="step",
             constraint=models.UniqueConstraint(
                 fields=("job", "name", "index", "generation"), name="step_name_once_per_job", nulls_distinct=False
             ),

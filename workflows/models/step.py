@@ -95,7 +95,6 @@ class Step(models.Model):
     class Meta:
         ordering = ["job_id", "seq"]
         constraints = [
-            models.UniqueConstraint(fields=["job", "seq"], name="step_number_once_per_job"),
             models.UniqueConstraint(
                 fields=["job", "name", "index", "generation"], nulls_distinct=False, name="step_name_once_per_job"
             ),
