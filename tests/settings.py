@@ -29,3 +29,5 @@ os.environ |= {
 from sagsite.settings import *  # noqa: E402, F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+SAG = {"breaker_steps": 5}  # so that few jobs make an outage

@@ -52,7 +52,7 @@ class Defaults:
     breaker_window: float = 30.0
     """Over how long the calls of an agent are counted to tell an outage from bad luck."""
 
-    breaker_steps: int = 5
+    breaker_steps: int = 10
     """So many different steps must have failed alike in that time before their agent's breaker opens."""
 
     breaker_share: float = 0.5

@@ -117,7 +117,7 @@ def test_a_failed_trial_is_not_charged_and_the_next_one_comes_later(engine: Engi
 def test_once_a_trial_succeeds_the_others_follow_at_a_set_rate_and_the_incident_closes_by_itself(
     engine: Engine, settings: Any
 ) -> None:
-    settings.SAG = {"release_rate": 2}
+    settings.SAG = {"breaker_steps": 5, "release_rate": 2}
     jobs = outage_of(engine, trips=7)
     engine.says("shop.a", {"ok": True})
     tend(engine, 2.5)  # the trial
@@ -167,7 +167,7 @@ def test_a_job_whose_step_is_parked_can_be_cancelled(engine: Engine) -> None:
 
 
 def test_a_step_is_not_parked_for_ever(engine: Engine, settings: Any) -> None:
-    settings.SAG = {"park_timeout": 60}
+    settings.SAG = {"breaker_steps": 5, "park_timeout": 60}
     jobs = outage_of(engine)
     storms.tend()
     tend(engine, 90, times=5)

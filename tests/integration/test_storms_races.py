@@ -206,7 +206,7 @@ def test_a_breaker_that_cannot_be_tended_stops_no_other(engine: Engine, monkeypa
 
 
 def test_no_more_are_let_go_than_the_workers_take(engine: Engine, settings: Any) -> None:
-    settings.SAG = {"release_rate": 3}
+    settings.SAG = {"breaker_steps": 5, "release_rate": 3}
     outage_of(engine, trips=12)
     engine.says("shop.a", WELL)
     tend(engine, 2.5)
@@ -316,7 +316,7 @@ def test_an_undo_is_parked_and_never_left_out(engine: Engine) -> None:
 
 
 def test_an_undo_that_was_parked_too_long_stands_in_front_of_a_person(engine: Engine, settings: Any) -> None:
-    settings.SAG = {"park_timeout": 60}
+    settings.SAG = {"breaker_steps": 5, "park_timeout": 60}
     engine.says("kiosk.b", Permanent("No.", code="no"))
     engine.says("shop.undo_a", AWAY)
     job = ErrandUndone.start()
