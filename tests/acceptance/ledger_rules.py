@@ -1,8 +1,12 @@
 """What must hold at the end of every test, whatever it did: the vendors' ledger against the store and the API."""
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
+
+import httpx2
 
 from tests.acceptance.system import RunningSystem
 from tests.waiting import wait_until
@@ -32,10 +36,22 @@ def documents_of(system: RunningSystem, jobs: list[str]) -> list[dict[str, Any]]
     with system.api as api:
         page = {"next": "/api/v1/jobs?limit=200"}
         while page["next"] and len(found) < len(set(jobs)):
-            page = api.get(system.base_url + page["next"]).raise_for_status().json()
+            page = _patiently(partial(api.get, system.base_url + page["next"])).json()
             found += [job for job in page["results"] if job["id"] in jobs]
     assert {job["id"] for job in found} == set(jobs)
     return found
+
+
+def _patiently(ask: Callable[[], httpx2.Response]) -> httpx2.Response:
+    """As a client does that is told to come again: each process of the web finds a restarted database by itself."""
+    answers: list[httpx2.Response] = []
+
+    def answered() -> bool:
+        answers.append(ask())
+        return answers[-1].status_code != 503
+
+    wait_until(answered, 30, what="the site answers")
+    return answers[-1].raise_for_status()
 
 
 def on_its_way(ledger: dict[str, Any]) -> list[dict[str, Any]]:
