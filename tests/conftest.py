@@ -8,6 +8,12 @@ from tests.servers import Servers
 SERVERS = pytest.StashKey[Servers]()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Acceptance first, behind whatever other order there is: it mostly waits, and must not be what is left at the end."""
+    items.sort(key=lambda item: "acceptance" not in item.path.parts)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.collectonly:
         return

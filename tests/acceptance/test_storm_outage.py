@@ -76,5 +76,9 @@ def test_deaths_and_cancellations_in_a_storm_of_lost_answers_leave_nothing_half_
         for trip in unwanted[5:]:
             assert trips.cancel(trip).status_code == 202
         system.fault("hotels")
-        assert trips.wait_for_end(timeout=RECOVERS_WITHIN) == {"Completed": 30, "Compensated": 10}
+        ended = trips.wait_for_end(timeout=RECOVERS_WITHIN)
+        # A death is charged, whatever the weather: a trip that met several may have used up its attempts, and is undone.
+        assert ended.keys() == {"Completed", "Compensated"}
+        assert ended["Completed"] + ended["Compensated"] == 40
+        assert 10 <= ended["Compensated"] <= 13
         one_incident_is_over(trips, begun, "no_answer")
