@@ -13,7 +13,7 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from celery.exceptions import SecurityWarning
 from celery.signals import worker_init, worker_process_init
-from kombu.transport import TRANSPORT_ALIASES, redis
+from kombu.transport import redis
 
 from sagsite import watch  # noqa: F401  (it connects itself to the worker's signals)
 from sagsite.launch import die_with_parent
@@ -41,14 +41,16 @@ class ThriftyTransport(redis.Transport):
     Channel = ThriftyChannel
 
 
-TRANSPORT_ALIASES["redis"] = f"{__name__}:ThriftyTransport"
-
-
 class SteadyConnection(kombu.Connection):
     """Asks for a lost broker every second; the default waits longer each time, up to half a minute after its return."""
 
     def _ensure_connection(self, *args: Any, **options: Any) -> "SteadyConnection":
         return super()._ensure_connection(*args, **{"interval_start": 1, "interval_step": 0} | options)
+
+    def get_transport_cls(self) -> type[Any]:
+        """Ours alone, and nobody else's in this process."""
+        found: type[Any] = super().get_transport_cls()
+        return ThriftyTransport if found is redis.Transport else found
 
 
 class SteadyAMQP(AMQP):
