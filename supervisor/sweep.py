@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 PAGE = 200
 _LIVE_JOBS_A_SWEEP = 500
 _OBSERVED_A_QUESTION = 200
-_INTERVALS_A_SWEEP = 2
+_SECONDS_A_SWEEP = 10.0
 _KEEP_SWEEPS = timedelta(hours=24)
 _SKIPS_TO_REPORT = 3
 _LATEST = 3
@@ -77,8 +77,7 @@ def sweep(memory: Memory = _memory, is_ours: Callable[[], bool] = _for_ever) -> 
     begun, observes = now(), conf.observe_only
     row = Sweep(by=leadership.me(), started_at=begun, grace_until=_grace(begun), observed=observes)
     _forget_old_sweeps(begun)
-    # Due steps and ticks wait meanwhile where there is but one supervisor, and its health is told by the sweeps that ended.
-    until = time.monotonic() + _INTERVALS_A_SWEEP * conf.sweep
+    until = time.monotonic() + _SECONDS_A_SWEEP
     this = _Round(record=Record(row), memory=memory, is_ours=is_ours, until=until, observes=observes)
     if row.grace_until is None or row.grace_until <= begun:
         row.expired = _each(this, Step.objects.overdue(), expire)
@@ -117,7 +116,7 @@ def _grace(begun: datetime) -> datetime | None:
     if len(graces) == _LATEST:
         return known
     had_grace_lately = known is not None and begun < known + lease
-    gap = silence > 2 * interval or took > 2 * _INTERVALS_A_SWEEP * interval
+    gap = silence > 2 * interval or took > 2 * timedelta(seconds=_SECONDS_A_SWEEP)
     return begun + lease if gap and (not had_grace_lately or silence > lease) else known
 
 
@@ -244,7 +243,10 @@ def _facts(job: Job, step: Step) -> Facts:
     plan = Plan.from_json(job.plan)
     planned = plan.steps[step.place]
     forward = step.role == Role.FORWARD
-    past_pivot = forward and compensation.pivot_passed(plan, list(Step.objects.filter(job=job).for_timeline()))
+    may_be_past_pivot = forward and any(other.pivot for other in plan.steps)
+    past_pivot = may_be_past_pivot and compensation.pivot_passed(
+        plan, list(Step.objects.filter(job=job).for_timeline())
+    )
     attempts = list(step.attempts.all())
     return Facts(
         role=Role(step.role),
