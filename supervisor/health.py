@@ -15,7 +15,9 @@ from workflows.conf import conf
 
 SWEEPS_MISSED = 3
 TICKS_LATE = timedelta(seconds=30)
-OBSERVES = "The supervisor only observes: nothing that failed or got stuck moves until `observe_only` is taken back."
+OBSERVES = (
+    "The supervisor only observes: nothing that failed or got stuck moves until the setting observe_only is taken back."
+)
 
 
 @require_safe

@@ -51,6 +51,7 @@ def test_no_page_is_wider_than_the_screen(operator_page: Page, site: str, width:
     data.failing("short")
     fan, every_kind = data.rollout(30), data.showcase()
     data.fail(fan, "deploy:0", long)
+    data.swept(job, long)
     operator_page.set_viewport_size({"width": width, "height": 800})
     for address in [*addresses(job.pk), f"/jobs/{every_kind.pk}", f"/jobs/{fan.pk}", f"/jobs/{fan.pk}/steps/deploy/"]:
         operator_page.goto(site + address)
