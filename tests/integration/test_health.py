@@ -57,20 +57,37 @@ def test_it_is_not_before_the_first_of_them(engine: Engine) -> None:
     ]
 
 
+def told(pattern: str) -> bool:
+    """Whether the one reason is this one."""
+    [reason] = reasons()
+    return re.fullmatch(pattern, reason) is not None
+
+
+@pytest.fixture
+def slow(settings: Any) -> None:
+    """Intervals longer than what a slow machine takes for a test. Ticks are not looked at in this time."""
+    settings.SAG = {"sweep": 20}
+
+
+@pytest.mark.usefixtures("slow")
 def test_a_silent_supervisor_is_a_reason_after_three_intervals(healthy: Engine) -> None:
-    healthy.ahead(5)
+    healthy.ahead(40)
+    tasks.open_due()
     assert reasons() == []
-    healthy.ahead(2)
-    assert reasons() == ["The last sweep of the supervisor ended 7 s ago."]
+    healthy.ahead(25)
+    tasks.open_due()
+    assert told(r"The last sweep of the supervisor ended [67]\d s ago\.")
 
 
+@pytest.mark.usefixtures("slow")
 def test_a_sweep_that_has_much_to_do_is_not_missed_while_it_is_at_it(healthy: Engine) -> None:
-    healthy.ahead(7)
+    healthy.ahead(65)
+    tasks.open_due()
 
     def at_it(_: Any) -> None:
         assert reasons() == []
-        healthy.ahead(5)  # and has stood still since
-        assert reasons() == ["The last sweep of the supervisor ended 12 s ago."]
+        healthy.ahead(15)  # and has stood still since
+        assert told(r"The last sweep of the supervisor ended [89]\d s ago\.")
 
     leadership.do(Duty.SWEEP, at_it)
 
@@ -90,8 +107,7 @@ def test_a_tick_loop_that_fails_at_each_pass_is_a_reason_although_sweeps_go_on(
             tasks.sweep()
             with pytest.raises(ConnectionError):
                 tasks.open_due()
-    [reason] = reasons()
-    assert re.fullmatch(r"The last look for due times of schedules ended 3\d s ago\.", reason)
+    assert told(r"The last look for due times of schedules ended [345]\d s ago\.")
     healthy.ahead(1)
     tasks.open_due()
     assert reasons() == []
@@ -173,7 +189,12 @@ def locked_store(engine: Engine) -> Iterator[None]:
 
 @pytest.mark.usefixtures("locked_store")
 def test_figures_that_the_database_does_not_give_are_not_waited_for() -> None:
-    answer = Beside(lambda: ask("/metrics")).result()
+    def patiently() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SET lock_timeout = 0; SET statement_timeout = 0")
+        return ask("/metrics")
+
+    answer = Beside(patiently).result()
     assert (answer.status_code, answer.content) == (503, b"The database does not answer.\n")
 
 

@@ -83,6 +83,7 @@ def trouble(engine: Engine) -> dict[str, Job]:
 def test_each_trouble_is_found_and_decided_on_and_nothing_is_changed(observing: Engine) -> None:
     jobs = trouble(observing)
     before = store()
+    tasks.supervision.wake_due()
     row = observing.sweep()
     assert store() == before
     told = {decision["job"]: (decision["remedy"], decision["acted"]) for decision in row.decisions}
