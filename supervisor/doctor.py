@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from django.conf import settings
 from django.core.checks import Tags, run_checks
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Count, Min
+from django.db.models import Count, Min, Q
 
+from supervisor import channels
 from supervisor.console import pulse
 from supervisor.health import SWEEPS_MISSED
-from supervisor.models import Incident
+from supervisor.models import Incident, Telling
 from workflows import broker, standing
 from workflows.clock import now
 from workflows.conf import conf
@@ -20,6 +22,8 @@ from workflows.models import Agent, ClockOffset, Schedule, Step
 
 _BEAT_IS_LATE = timedelta(seconds=10)
 _WAITS_TOO_LONG = timedelta(seconds=30)
+_FAILS_TOO_OFTEN = 3
+_HANGS_AFTER = timedelta(minutes=5)
 
 
 class Grade(StrEnum):
@@ -59,6 +63,7 @@ def examine() -> list[Finding]:
         ("waiting", _waiting),
         ("breakers", _breakers),
         ("attention", _attention),
+        ("channels", _channels),
     ):
         found.append(_looked_at(about, look))
     return found
@@ -245,6 +250,37 @@ def _attention() -> _Found:
     if not needy:
         return _well("Nobody is needed.")
     return Grade.LOOK, f"Jobs that need a person: {needy}.", "See /attention/."
+
+
+def _channels() -> _Found:
+    names = [channel.name for channel in channels.configured()]
+    if faults := channels.faults():
+        return Grade.ILL, " ".join(fault.said for fault in faults), " ".join(fault.do for fault in faults)
+    if not names:
+        said = "Nobody is told of outages and of jobs that need a person."
+        return Grade.LOOK, said, "Set SAG_NOTIFY, SAG_WEBHOOKS or SAG_APPRISE, and run `manage.py try_channels`."
+    failing = _failing(names)
+    if failing:
+        said = "; ".join(f"{name} has failed {times} times: {error}" for name, (times, error) in failing.items())
+        grade = Grade.ILL if len(failing) == len(names) else Grade.LOOK
+        return (
+            grade,
+            f"{said}",
+            "Mend what is named, and run `manage.py try_channels`. What was not told is tried again.",
+        )
+    links = "" if settings.SAG_URL else " Their messages have no links: SAG_URL is not set."
+    return _well(f"People are told over {', '.join(names)}.{links}")
+
+
+def _failing(names: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """The channels that have something to tell and cannot: how often in a row they failed, and why."""
+    hangs = Q(try_after__lt=now() - _HANGS_AFTER)
+    rows = Telling.objects.filter(
+        Q(attempts__gte=_FAILS_TOO_OFTEN) | hangs, over=False, attempts__gt=0, channel__in=names
+    )
+    return {
+        row.channel: (row.attempts, row.last_error or "it does not come back.") for row in rows.order_by("attempts")
+    }
 
 
 def _seconds(span: timedelta) -> str:

@@ -37,6 +37,7 @@ def prune() -> None:
     close_old_connections()
     retention.prune()
     roll_call.forget()
+    escalation.forget()
 
 
 @shared_task(name=TELL_PEOPLE, ignore_result=True)

@@ -9,13 +9,13 @@ from pytest_django import DjangoDbBlocker
 
 from agents import worker
 from agents.heartbeat import heart
-from supervisor.models import Incident, Need, Sweep
+from supervisor.models import Incident, Need, Sweep, Telling
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
 from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step, Worker
 
-_EMPTIED = (Sweep, Incident, Need, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule, Worker)
+_EMPTIED = (Sweep, Incident, Need, Telling, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule, Worker)
 
 
 @pytest.fixture
