@@ -259,28 +259,24 @@ def _channels() -> _Found:
     if not names:
         said = "Nobody is told of outages and of jobs that need a person."
         return Grade.LOOK, said, "Set SAG_NOTIFY, SAG_WEBHOOKS or SAG_APPRISE, and run `manage.py try_channels`."
-    failing = _failing(names)
-    if failing:
-        said = "; ".join(f"{name} has failed {times} times: {error}" for name, (times, error) in failing.items())
-        grade = Grade.ILL if len(failing) == len(names) else Grade.LOOK
-        return (
-            grade,
-            f"{said}",
-            "Mend what is named, and run `manage.py try_channels`. What was not told is tried again.",
-        )
+    if failing := _failing(names):
+        do = "Mend what is named, and run `manage.py try_channels`. What could not be told is tried again."
+        return Grade.ILL if len(failing) == len(names) else Grade.LOOK, " ".join(failing.values()), do
     links = "" if settings.SAG_URL else " Their messages have no links: SAG_URL is not set."
     return _well(f"People are told over {', '.join(names)}.{links}")
 
 
-def _failing(names: Sequence[str]) -> dict[str, tuple[int, str]]:
-    """The channels that have something to tell and cannot: how often in a row they failed, and why."""
-    hangs = Q(try_after__lt=now() - _HANGS_AFTER)
-    rows = Telling.objects.filter(
-        Q(attempts__gte=_FAILS_TOO_OFTEN) | hangs, over=False, attempts__gt=0, channel__in=names
-    )
-    return {
-        row.channel: (row.attempts, row.last_error or "it does not come back.") for row in rows.order_by("attempts")
-    }
+def _failing(names: Sequence[str]) -> dict[str, str]:
+    """What is wrong with each channel that has something to tell and cannot."""
+    hangs_since = now() - _HANGS_AFTER
+    rows = Telling.objects.filter(over=False, attempts__gt=0, channel__in=names).order_by("attempts")
+    said = {}
+    for row in rows.filter(Q(attempts__gte=_FAILS_TOO_OFTEN) | Q(try_after__lt=hangs_since)):
+        if row.try_after is not None and row.try_after < hangs_since:
+            said[row.channel] = f"{row.channel} was to be tried again and was not: it hangs, or no supervisor runs."
+        else:
+            said[row.channel] = f"{row.channel} has failed {row.attempts} times: {row.last_error}"
+    return said
 
 
 def _seconds(span: timedelta) -> str:

@@ -12,6 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection, transaction
 from django.db.models import Q
@@ -176,8 +177,10 @@ def _tell_of(kind: str, matter: Matter, channel: Channel) -> bool:
 @in_transaction
 def _take(kind: str, matter_id: int, channel: Channel) -> tuple[Telling, Message] | None:
     """The telling, marked, and what to say. None when it is not to be told any more, or another one is about to."""
-    Telling.objects.bulk_create([Telling(kind=kind, matter_id=matter_id, channel=channel.name)], ignore_conflicts=True)
-    rows = Telling.objects.filter(kind=kind, matter_id=matter_id, channel=channel.name)
+    key: dict[str, Any] = {"kind": kind, "matter_id": matter_id, "channel": channel.name}
+    rows = Telling.objects.filter(**key)
+    if not rows.exists():  # or the insert would wait for whoever changes that row
+        Telling.objects.bulk_create([Telling(**key)], ignore_conflicts=True)
     telling = rows.select_for_update(no_key=True, skip_locked=True).first()
     matter = _MODELS[kind]._default_manager.filter(pk=matter_id).first()
     present = now()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from email.utils import parseaddr
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.mail import EmailMessage
 from django.core.validators import validate_email
@@ -25,7 +26,8 @@ class Email:
     def send(self, message: Message) -> None:
         subject = " ".join(message.subject.split())[:_SUBJECT_AT_MOST]
         # A mail server that is given a message twice, and most programs that show it, tell so by this header.
-        headers = {"Message-ID": f"<{message.id}@sag>"}
+        domain = parseaddr(settings.DEFAULT_FROM_EMAIL)[1].rpartition("@")[2]
+        headers = {"Message-ID": f"<{message.id}@{domain}>"}
         EmailMessage(subject, message.text, None, list(self.addresses), headers=headers).send()
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -113,5 +112,5 @@ def _is_secret(value: Any) -> bool:
         return False
     try:
         return 24 <= len(base64.b64decode(value.removeprefix(_PREFIX), validate=True)) <= 64
-    except binascii.Error:
+    except ValueError:
         return False

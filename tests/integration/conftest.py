@@ -15,7 +15,22 @@ from tests.integration.engine import Engine
 from workflows import broker
 from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step, Worker
 
-_EMPTIED = (Sweep, Incident, Need, Telling, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule, Worker)
+_EMPTIED = (
+    Sweep,
+    Incident,
+    Need,
+    Telling,
+    Breaker,
+    CallCount,
+    Event,
+    Attempt,
+    Step,
+    Job,
+    Agent,
+    ClockOffset,
+    Schedule,
+    Worker,
+)
 
 
 @pytest.fixture
