@@ -76,7 +76,9 @@ def ids(receiver: Receiver) -> list[str]:
 
 
 def message() -> Message:
-    return Message(id="msg_1", type="trial", timestamp=datetime.now(UTC), subject="Ünïcode", text="", data={"a": "ü"})
+    return Message(
+        id="msg_1", type="trial", timestamp=datetime.now(UTC), subject="Ünïcode", text="Sag", data={"a": "ü"}
+    )
 
 
 def hook(url: str, *secrets: str) -> webhook.Webhook:
