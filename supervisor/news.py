@@ -53,7 +53,7 @@ def _incident(incident: Incident, over: datetime | None) -> tuple[str, list[str]
     data = {"agent": agent, "message": message}
     if over:
         subject = f"Over: {agent} was away: {incident.cause}"
-        lines = [f"The outage of agent {agent} is over: {message}", "What was parked goes on by itself."]
+        lines = [f"The outage of agent {agent} is over.", "What was parked goes on by itself."]
         return subject, lines, data | {"counts": {"steps": 0, "jobs": 0}}
     waiting = storms.waiting(agent)
     steps, jobs = waiting["steps"], waiting["jobs"]
