@@ -9,6 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django_htmx.http import HTMX_STOP_POLLING
 
+from supervisor import health
 from supervisor.console import incidents, items, needs, pulse, timeline
 from supervisor.console.access import is_operator, names_of, reader
 from supervisor.console.cards import StepView
@@ -50,7 +51,7 @@ def attention(request: HttpRequest) -> HttpResponse:
     found = needs.newest(IN_NEED_ON_A_PAGE + 1, Cursor.parse(request.GET.get("after", "")))
     shown = found[:IN_NEED_ON_A_PAGE]
     older = Cursor.of(shown[-1].job) if len(found) > len(shown) else None
-    context = {"now": now(), "needs": shown, "older": older, "swept_at": pulse.swept_at()}
+    context = {"now": now(), "needs": shown, "older": older, "swept_at": health.swept_at()}
     return render(request, "console/attention.html", context)
 
 
