@@ -11,11 +11,11 @@ from django_htmx.http import HTMX_STOP_POLLING
 
 from supervisor import health
 from supervisor.console import incidents, items, needs, pulse, timeline
-from supervisor.console.access import is_operator, names_of, reader
+from supervisor.console.access import is_operator, reader
 from supervisor.console.cards import StepView
 from supervisor.console.filters import WORDS, Filters
 from supervisor.console.pages import Cursor, page, with_steps
-from workflows import verbs
+from workflows import signals, verbs
 from workflows.clock import now
 from workflows.exceptions import NotFound
 from workflows.models import Job
@@ -178,7 +178,7 @@ def _list_query(request: HttpRequest) -> str:
 def _rights(request: HttpRequest, cards: Sequence[StepView]) -> dict[str, Any]:
     """Whether the reader may push buttons, and which approvals are not the reader's to give."""
     named = [card for card in cards if card.takes_signal and card.planned.approvers]
-    called = names_of(request.user) if named else frozenset()
+    called = signals.names_of(request.user) if named else set()
     return {
         "may_act": is_operator(request.user),
         "not_theirs": {card.step.pk for card in named if not called & set(card.planned.approvers)},
