@@ -10,7 +10,7 @@ from django.db import OperationalError
 from agents import Call, Defer, InDoubt, Permanent, Snooze, Stopped
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, named, state_of
-from workflows import Retry, Workflow, scheduler, signals, step, verbs
+from workflows import Retry, Workflow, reports, scheduler, signals, step, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound
 from workflows.models import Attempt, Event, Job, Step
@@ -27,7 +27,7 @@ class ProbedFirst(Workflow):
 
 def _lose_the_answer_once(monkeypatch: pytest.MonkeyPatch, verb: str) -> list[int]:
     """It commits, and the connection breaks before the answer comes."""
-    real = getattr(scheduler, verb)
+    real = getattr(reports, verb)
     lost: list[int] = []
 
     def broken(*args: Any, **kwargs: Any) -> Any:
@@ -37,7 +37,7 @@ def _lose_the_answer_once(monkeypatch: pytest.MonkeyPatch, verb: str) -> list[in
             raise OperationalError("server closed the connection unexpectedly")
         return answer
 
-    monkeypatch.setattr(scheduler, verb, broken)
+    monkeypatch.setattr(reports, verb, broken)
     return lost
 
 

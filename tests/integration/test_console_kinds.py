@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tests import console_data as data
 from tests.integration.test_console_job_page import buttons, cards, locked, read
-from workflows import scheduler, signals, transitions, verbs
+from workflows import reports, signals, transitions, verbs
 from workflows.models import Job, Step
 from workflows.states import ErrorKind
 from workflows.transitions import Failure
@@ -131,7 +131,7 @@ def test_progress_of_any_shape_is_shown(client: Client, said: str) -> None:
 
 def test_a_deferred_call_waits_for_its_callback(client: Client) -> None:
     job = data.chain()
-    scheduler.defer(data.run(job, "one"), within=timedelta(hours=2), sent=None)
+    reports.defer(data.run(job, "one"), within=timedelta(hours=2), sent=None)
     card = text(cards(read(client, job))["one"])
     assert "shop.one Waiting" in card
     assert "Handed on; waits for a callback until" in card

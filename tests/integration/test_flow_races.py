@@ -8,7 +8,7 @@ import pytest
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, start, state_of, states
 from tests.integration.test_flow_items import fan, item_states, items, under_way
-from workflows import Workflow, given, item, scheduler, signal, signals, step, timer, transitions, verbs
+from workflows import Workflow, given, item, reports, scheduler, signal, signals, step, timer, transitions, verbs
 from workflows.models import Job, Step
 
 NO = transitions.Failure(kind="permanent", code="x", message="no")
@@ -137,7 +137,7 @@ def test_the_last_item_that_fails_beside_the_last_that_settles_ends_the_fan_out_
     job = start(RaceWide, {"list": [0, 1]})
     engine.rings.clear()
     failing, done = [engine.claim(one) for one in items(job)]
-    scheduler.fail(failing, NO, sent=None)
+    reports.fail(failing, NO, sent=None)
     engine.rings.clear()
     with locked(job):
         settle = Beside(partial(engine.settle, done)).until_blocked()
@@ -207,7 +207,7 @@ def test_a_settle_of_an_item_that_waited_for_the_failure_of_its_fan_out_lets_not
     job = start(RaceTwo, {"list": list(range(4))})
     engine.rings.clear()
     failing, done = [engine.claim(one) for one in items(job)[:2]]
-    scheduler.fail(failing, NO, sent=None)
+    reports.fail(failing, NO, sent=None)
     engine.rings.clear()
     with locked(job):
         settle = Beside(partial(engine.settle, done)).until_blocked()
@@ -259,7 +259,7 @@ def test_a_claim_of_an_item_that_waited_for_the_failure_of_its_fan_out_gets_noth
     engine.rings.clear()
     failing, other = items(job)
     claimed = engine.claim(failing)
-    scheduler.fail(claimed, NO, sent=None)
+    reports.fail(claimed, NO, sent=None)
     with locked(job):
         claim = Beside(lambda: transitions.claim(other.pk, token=uuid.uuid4(), worker="w")).until_blocked()
         supervision.decide(failing.pk)

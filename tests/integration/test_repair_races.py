@@ -14,7 +14,7 @@ from agents import InDoubt, Permanent
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, state_of
 from tests.integration.test_undo_preview import ONE_TRY, compensate
-from workflows import Workflow, given, item, scheduler, step, transitions, verbs
+from workflows import Workflow, given, item, reports, step, transitions, verbs
 from workflows.exceptions import StaleVersion, WrongState
 from workflows.models import Event, Job, Step
 from workflows.transitions import Failure
@@ -363,7 +363,7 @@ def test_two_items_mended_at_once_are_both_counted(engine: Engine) -> None:
     job = RacedItems.start({"list": [1, 2]})
     claims = [engine.claim(at(job, f"a:{index}")) for index in (0, 1)]
     for claimed in claims:
-        scheduler.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
+        reports.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
     engine.drain()
     assert (at(job, "a").state, at(job, "a").items_open) == ("Failed", 0)
     acts = [_on_step(verbs.give_result, f"a:{index}", result=1)(job, True) for index in (0, 1)]

@@ -9,7 +9,7 @@ from agents import InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, state_of
 from tests.integration.test_undo_preview import ONE_TRY, compensate, undos
-from workflows import Retry, Workflow, given, item, scheduler, signal, step, verbs
+from workflows import Retry, Workflow, given, item, reports, signal, step, verbs
 from workflows.exceptions import InvalidInput, NotFound, StaleVersion, WrongState
 from workflows.models import Attempt, Event, Job, Step
 from workflows.transitions import Failure
@@ -410,7 +410,7 @@ def test_a_late_failure_is_no_result_to_take_up(engine: Engine) -> None:
     engine.ahead(11)
     supervision.expire(claimed.step_id)
     engine.drain()
-    scheduler.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
+    reports.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
     with pytest.raises(NotFound):
         give(job, "a", attempt=1)
 
@@ -546,7 +546,7 @@ def test_an_item_tolerated_while_others_run_does_not_end_the_fan_out_too_early(e
     job = TolerantTold.start({"list": [1, 2]})
     first, second = (engine.claim(at(job, f"a:{n}")) for n in (0, 1))
     engine.rings.clear()
-    scheduler.fail(first, Failure(kind="permanent", code="no", message="no"), sent=None)
+    reports.fail(first, Failure(kind="permanent", code="no", message="no"), sent=None)
     engine.drain()
     assert (at(job, "a").items_open, at(job, "a").items_failed) == (1, 1)
     give(job, "a:0", result="by hand")
