@@ -261,9 +261,9 @@ def move_on(job: Job) -> None:
     if gates.open_gates(job):
         ring_for_ready(job)
     agents = announced_agents()
-    steps = _timeline(job)
+    steps = timeline(job)
     if job.stopping_at is not None and _end_waits(job, steps):
-        steps = _timeline(job)
+        steps = timeline(job)
     items_run = any(step.is_fan_out for step in steps) and _running_items(job).exists()
     match next_move(job, steps, agents, items_run=items_run):
         case Move.COMPLETE:
@@ -277,7 +277,7 @@ def move_on(job: Job) -> None:
             _end_undo(job, steps)
 
 
-def _timeline(job: Job) -> list[Step]:
+def timeline(job: Job) -> list[Step]:
     return list(Step.objects.filter(job=job).for_timeline())
 
 
@@ -296,6 +296,11 @@ def scene_of(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> co
         agents=agents,
         seq=fanouts.next_seq(job),
     )
+
+
+def scene_now(job: Job) -> compensation.Scene:
+    """The same, as it is read now."""
+    return scene_of(job, timeline(job), announced_agents())
 
 
 def _end_waits(job: Job, steps: Sequence[Step]) -> bool:
@@ -554,7 +559,7 @@ def pass_deadline(job_id: uuid.UUID) -> bool | None:
     if job.paused_at is not None:
         transitions.resume(job, actor="supervisor", reason="Its deadline lifts the pause.")
         send_to_children(job)
-    undo = compensation.pivot_passed(Plan.from_json(job.plan), _timeline(job)) is None
+    undo = compensation.pivot_passed(Plan.from_json(job.plan), timeline(job)) is None
     detail = f"It did not end by {job.deadline:%Y-%m-%d %H:%M:%S} UTC, its deadline."
     transitions.stop(job, reason=Reason.DEADLINE, detail=detail, undo=undo, actor="supervisor")
     move_on(job)

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tests import console_data as data
 from tests.integration.test_console_job_page import buttons, cards, locked, read
-from workflows import reports, signals, transitions, verbs
+from workflows import reports, signals, transitions, undo, verbs
 from workflows.models import Job, Step
 from workflows.states import ErrorKind
 from workflows.transitions import Failure
@@ -161,8 +161,8 @@ def test_an_empty_list_is_said_to_be_one(client: Client) -> None:
 
 def test_earlier_generations_are_kept_apart(client: Client) -> None:
     job = data.chain("one", "two")
-    shown = verbs.preview(job.pk, down_to="two")
-    verbs.compensate(job.pk, digest=shown.digest, down_to="two", actor="x", reason="")
+    shown = undo.preview(job.pk, down_to="two")
+    undo.compensate(job.pk, digest=shown.digest, down_to="two", actor="x", reason="")
     data.complete(job, "two.undo")
     page = read(client, job)
     assert "rolled back in part" in page
