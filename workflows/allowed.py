@@ -5,7 +5,7 @@ Every function reads, and changes nothing. The faces ask before they show a butt
 
 from collections.abc import Sequence
 
-from workflows import compensation, explanations, scheduler, transitions
+from workflows import compensation, explanations, scenes, transitions
 from workflows.clock import now
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan
@@ -28,7 +28,7 @@ def job_verbs(job: Job) -> list[str]:
 def _verbs_after_the_end(job: Job) -> list[str]:
     if not may_be_undone_late(job):
         return []
-    scene = scheduler.scene_now(job)
+    scene = scenes.scene_now(job)
     undo = compensation.plan_undo(scene)
     verbs = ["retries"] if job.state == JobState.FAILED and way_on(job, scene.steps) is not None else []
     if (undo.rows or undo.again) and compensation.pivot_passed(scene.plan, scene.steps) is None:
@@ -39,7 +39,7 @@ def _verbs_after_the_end(job: Job) -> list[str]:
 def _before_pivot(job: Job) -> bool:
     plan = Plan.from_json(job.plan)
     pivotal = any(step.pivot for step in plan.steps)
-    return not pivotal or compensation.pivot_passed(plan, scheduler.timeline(job)) is None
+    return not pivotal or compensation.pivot_passed(plan, scenes.timeline(job)) is None
 
 
 def may_be_undone_late(job: Job) -> bool:
@@ -127,7 +127,7 @@ def _may_be_tried_again(job: Job, step: Step) -> bool:
     if step.role == Role.RECHECK:
         return True
     if job.state == JobState.FAILED:
-        return way_on(job, scheduler.timeline(job)) == JobState.RUNNING
+        return way_on(job, scenes.timeline(job)) == JobState.RUNNING
     return job.state == JobState.RUNNING and job.stopping_at is None
 
 

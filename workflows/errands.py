@@ -7,7 +7,7 @@ off by another on the other, and changes nothing when it is done twice.
 import uuid
 from contextlib import suppress
 
-from workflows import children, scheduler, transitions, undo, verbs
+from workflows import children, compensation, findings, scenes, scheduler, transitions, undo, verbs
 from workflows.allowed import job_verbs
 from workflows.exceptions import SagError, WrongState
 from workflows.models import Event, Job, Step
@@ -22,7 +22,7 @@ def wake(step_id: int) -> bool | None:
     if step is None:
         return False
     if step.kind != StepKind.CHILD:
-        return scheduler.wait_is_over(step_id)
+        return findings.wait_is_over(step_id)
     child = children.child_of(step)
     if child is None:
         return _answer(step.pk, step.job_id, None)
@@ -81,7 +81,7 @@ def _undo_child(child: Job) -> bool:
         verbs.cancel_child(job.pk, undo=True, detail=reason)
     elif job.state in (JobState.COMPLETED, JobState.FAILED):
         try:
-            undo.undo_ended(job, scheduler.scene_now(job), actor="scheduler", reason=reason, why=Reason.PARENT)
+            undo.undo_ended(job, scenes.scene_now(job), actor="scheduler", reason=reason, why=Reason.PARENT)
         except SagError:
             return False
     return not job.is_terminal
@@ -124,7 +124,7 @@ def _answer(step_id: int, job_id: uuid.UUID, child: Job | None) -> bool | None:
     elif child is not None:
         result, failure = children.answer_of(child, step)
     if child is not None and step.role != Role.FORWARD and child.state in (JobState.COMPLETED, JobState.FAILED):
-        failure = failure if scheduler.is_touched(scheduler.scene_now(child)) else None
+        failure = failure if compensation.is_touched(scenes.scene_now(child)) else None
     if failure is not None:
         transitions.wait_ended_badly(job, step, failure, actor="scheduler")
         scheduler.after_failure(job, step)

@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connection
 
-from workflows import broker, scheduler, transitions
+from workflows import broker, doubts, scheduler, transitions
 from workflows.clock import now
 from workflows.exceptions import NotFound
 from workflows.models import Agent, Attempt, Job, Step
@@ -143,13 +143,11 @@ def _settle_under_lock(
         attempt = Attempt.objects.get(step=step, number=claimed.attempt)
         if attempt.token == claimed.token and attempt.outcome == Outcome.COMPLETED and not step.settled_by:
             return _as_the_first_time(job, claimed, next_token)
-        scheduler.hear_late_word(
-            job, step, number=claimed.attempt, outcome=Outcome.COMPLETED, result=result, message=""
-        )
+        doubts.hear_late_word(job, step, number=claimed.attempt, outcome=Outcome.COMPLETED, result=result, message="")
         return None
     by = SettledBy.PROBE if by_probe else ""
     transitions.complete(job, step, result=result, sent=_parsed(sent), actor="agent", settled_by=by)
-    scheduler.resolve_doubts_by_success(job, step, by_probe)
+    doubts.resolve_by_success(job, step, by_probe)
     scheduler.go_on_behind(job, step)
     return Settled(job_state=job.state, to_ring=scheduler.ring_for_ready(job))
 
@@ -187,7 +185,7 @@ def settle_atomically(
     transitions.complete(job, step, result=result, sent=_parsed(sent()), actor="agent")
     # Whatever ended an earlier attempt rolled it back with all that it wrote.
     transitions.resolve_doubts(job, step, Attempt.Resolution.ANSWER)
-    scheduler.resolve_doubts_by_success(job, step, by_probe=False)
+    doubts.resolve_by_success(job, step, by_probe=False)
     scheduler.go_on_behind(job, step)
     return Settled(job_state=job.state, to_ring=scheduler.ring_for_ready(job))
 
@@ -200,7 +198,7 @@ def fail(claimed: Claimed, failure: Failure, *, sent: str | None) -> bool:
         attempt = Attempt.objects.get(step=step, number=claimed.attempt)
         if attempt.token == claimed.token and attempt.outcome == Outcome.FAILED:
             return True
-        scheduler.hear_late_word(
+        doubts.hear_late_word(
             job, step, number=claimed.attempt, outcome=Outcome.FAILED, result=None, message=failure.message
         )
         return False

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from workflows import compensation, explanations, scheduler, transitions, verbs
+from workflows import compensation, endings, explanations, scenes, scheduler, transitions, verbs
 from workflows.allowed import is_in_doubt, job_verbs, may_be_undone_late
 from workflows.exceptions import DigestMismatch, NotFound, WrongState
 from workflows.models import Job, Step
@@ -41,7 +41,7 @@ def preview(job_id: uuid.UUID, *, down_to: str | None = None) -> Preview:
     job = Job.objects.filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
-    return _preview(job, scheduler.scene_now(job), down_to)
+    return _preview(job, scenes.scene_now(job), down_to)
 
 
 def _preview(job: Job, scene: compensation.Scene, down_to: str | None) -> Preview:
@@ -135,7 +135,7 @@ def compensate(
     """
     job = verbs.locked_job(job_id, seen)
     _check_may_be_undone(job)
-    scene = scheduler.scene_now(job)
+    scene = scenes.scene_now(job)
     if _preview(job, scene, down_to).digest != digest:
         raise DigestMismatch(
             "The job has moved on since this undo was shown; nothing was done. Look at the new preview.",
@@ -168,11 +168,11 @@ def undo_ended(
     forward = [step for step in scene.steps if step.role == Role.FORWARD]
     for step in forward:
         if step.state == StepState.RUNNING:
-            transitions.wait_ended_badly(job, step, scheduler.STOPPED, actor="scheduler")
-    scheduler.end_forward_steps(job, scene.steps, scene.evidence, names)
+            transitions.wait_ended_badly(job, step, endings.STOPPED, actor="scheduler")
+    endings.end_forward_steps(job, scene.steps, scene.evidence, names)
     if names is not None:
         rest = [step for step in forward if step.name not in names]
-        scheduler.end_failed_steps(job, rest, Remedy.WAIT, f"The job is undone down to {down_to}.")
+        endings.end_failed_steps(job, rest, Remedy.WAIT, f"The job is undone down to {down_to}.")
     transitions.begin_undo(job, undo.rows, actor=actor, why=detail, reason=why, partial=down_to is not None)
     verbs.retry_undos(job, undo.again, actor=actor, reason=reason)
     scheduler.move_on(job)

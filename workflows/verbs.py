@@ -11,7 +11,18 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
-from workflows import broker, compensation, explanations, gates, scheduler, transitions
+from workflows import (
+    broker,
+    children,
+    compensation,
+    doubts,
+    endings,
+    explanations,
+    gates,
+    scenes,
+    scheduler,
+    transitions,
+)
 from workflows.allowed import doubtful, is_in_doubt, job_verbs, step_verbs, way_on
 from workflows.conf import conf
 from workflows.exceptions import InvalidInput, NotFound, StaleVersion, WrongState
@@ -48,7 +59,7 @@ def cancel_child(job_id: uuid.UUID, *, undo: bool, detail: str) -> None:
     with_undo = undo
     job = locked_job(job_id)
     if job.state == JobState.RUNNING and job.stopping_at is None:
-        if with_undo and compensation.pivot_passed(Plan.from_json(job.plan), scheduler.timeline(job)) is not None:
+        if with_undo and compensation.pivot_passed(Plan.from_json(job.plan), scenes.timeline(job)) is not None:
             with_undo = False
         stop(job, Reason.PARENT, undo=with_undo, actor="scheduler", reason=detail)
 
@@ -57,14 +68,14 @@ def stop(job: Job, why: Reason, *, undo: bool, actor: str, reason: str) -> None:
     """Stop a locked job that runs. That ends a pause as well."""
     if job.paused_at is not None:
         transitions.resume(job, actor=actor, reason="To cancel lifts the pause.")
-        scheduler.send_to_children(job)
+        children.tell(job)
     transitions.stop(job, reason=why, detail=reason, undo=undo, actor=actor)
     scheduler.move_on(job)
 
 
 def check_not_past_pivot(job: Job, names: Collection[str] | None = None) -> None:
     """Raises WrongState where the point of no return is among what would be undone, and is done, or may be."""
-    pivot = compensation.pivot_passed(Plan.from_json(job.plan), scheduler.timeline(job), names)
+    pivot = compensation.pivot_passed(Plan.from_json(job.plan), scenes.timeline(job), names)
     if pivot is not None:
         raise WrongState(
             f"{pivot} is the point of no return, and it is done, or may be: the job can only go forward, or be stopped "
@@ -126,7 +137,7 @@ def retry_job(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = 
 
 def retry_locked(job: Job, *, actor: str, reason: str) -> None:
     """The same for a job that is locked and Failed. Raises WrongState where only a person's word leads on."""
-    scene = scheduler.scene_now(job)
+    scene = scenes.scene_now(job)
     way = way_on(job, scene.steps)
     if way is None:
         raise WrongState(
@@ -142,7 +153,7 @@ def retry_locked(job: Job, *, actor: str, reason: str) -> None:
                 _retry_now(job, step, actor=actor, reason=reason)
     else:
         _renew(job, scene)
-        for step in scheduler.timeline(job):
+        for step in scenes.timeline(job):
             if step.state == StepState.FAILED and step.remedy not in transitions.COUNTED_OFF:
                 _retry_now(job, step, actor=actor, reason=reason)
         _recount(job)
@@ -284,7 +295,7 @@ def pause(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = None
         raise WrongState(f"The job is {job.state}; it has ended.", state=job.state, allowed=job_verbs(job))
     if job.paused_at is None:
         transitions.pause(job, actor=actor, reason=reason)
-        scheduler.send_to_children(job)
+        children.tell(job)
     return job
 
 
@@ -294,7 +305,7 @@ def resume(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = Non
     if job.paused_at is not None:
         gates.put_off_timers(job)
         transitions.resume(job, actor=actor, reason=reason)
-        scheduler.send_to_children(job)
+        children.tell(job)
         scheduler.move_on(job)
         scheduler.ring_for_ready(job)
     return job
@@ -354,7 +365,7 @@ def _end_anew(job: Job, *, actor: str, reason: str) -> None:
     """A job whose undo had failed for want of this word alone ends as undone after all."""
     if job.state != JobState.FAILED or job.partial:
         return
-    steps = scheduler.timeline(job)
+    steps = scenes.timeline(job)
     undos = [step for step in steps if step.role == Role.UNDO]
     if undos and all(step.state != StepState.FAILED for step in undos) and not doubtful(job):
         transitions.reopen(job, JobState.COMPENSATING, actor=actor, reason=reason)
@@ -410,13 +421,13 @@ def _accepted_result(result: Any) -> Any:
 def _settle(job: Job, step: Step, result: Any, by: SettledBy, *, actor: str, reason: str) -> None:
     transitions.settle_by_word(job, step, result=result, settled_by=by, actor=actor, reason=reason)
     if step.role != Role.FORWARD:
-        scheduler.resolve_doubts_by_success(job, step, by_probe=False)
+        doubts.resolve_by_success(job, step, by_probe=False)
     _go_on_behind(job, step, actor=actor, reason=reason)
 
 
 def _skip(job: Job, step: Step, *, actor: str, reason: str) -> None:
     if step.is_fan_out:
-        scheduler.leave_items(job, step, reason=reason)
+        endings.leave_items(job, step, reason=reason)
     transitions.skip(job, step, reason=reason, actor=actor, settled_by=SettledBy.PERSON)
     _go_on_behind(job, step, actor=actor, reason=reason)
 
