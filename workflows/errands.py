@@ -7,7 +7,7 @@ off by another on the other, and changes nothing when it is done twice.
 import uuid
 from contextlib import suppress
 
-from workflows import children, compensation, findings, scenes, scheduler, transitions, undo, verbs
+from workflows import children, compensation, findings, retries, scenes, scheduler, transitions, undo, verbs
 from workflows.allowed import job_verbs
 from workflows.exceptions import SagError, WrongState
 from workflows.models import Event, Job, Step
@@ -67,7 +67,7 @@ def _retry_child(job_id: uuid.UUID) -> bool:
         return True
     if "retries" not in job_verbs(job):
         return False
-    verbs.retry_locked(job, actor="scheduler", reason="The step that started it is tried again.")
+    retries.retry_locked(job, actor="scheduler", reason="The step that started it is tried again.")
     return True
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from workflows import compensation, endings, explanations, scenes, scheduler, transitions, verbs
+from workflows import compensation, endings, explanations, retries, scenes, scheduler, transitions, verbs
 from workflows.allowed import is_in_doubt, job_verbs, may_be_undone_late
 from workflows.exceptions import DigestMismatch, NotFound, WrongState
 from workflows.models import Job, Step
@@ -174,7 +174,7 @@ def undo_ended(
         rest = [step for step in forward if step.name not in names]
         endings.end_failed_steps(job, rest, Remedy.WAIT, f"The job is undone down to {down_to}.")
     transitions.begin_undo(job, undo.rows, actor=actor, why=detail, reason=why, partial=down_to is not None)
-    verbs.retry_undos(job, undo.again, actor=actor, reason=reason)
+    retries.retry_undos(job, undo.again, actor=actor, reason=reason)
     scheduler.move_on(job)
     scheduler.ring_for_ready(job)
 

@@ -7,23 +7,23 @@ what was asked, with an Event that names who asked and why, or refuses with what
 import json
 import re
 import uuid
-from collections.abc import Collection, Sequence
-from datetime import timedelta
+from collections.abc import Collection
 from typing import Any
 
 from workflows import (
-    broker,
     children,
     compensation,
     doubts,
     endings,
     explanations,
+    fanouts,
     gates,
+    retries,
     scenes,
     scheduler,
     transitions,
 )
-from workflows.allowed import doubtful, is_in_doubt, job_verbs, step_verbs, way_on
+from workflows.allowed import doubtful, is_in_doubt, job_verbs, step_verbs
 from workflows.conf import conf
 from workflows.exceptions import InvalidInput, NotFound, StaleVersion, WrongState
 from workflows.models import Attempt, Job, Step
@@ -97,15 +97,9 @@ def cancel_step(job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: 
     job = locked_job(job_id)
     step = _step_of(job, name, seen)
     if step.state != StepState.RUNNING:
-        raise WrongState(
-            f"Step {name} is {step.state}; only a running step can be cancelled.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
+        raise _refused(job, step, f"Step {name} is {step.state}; only a running step can be cancelled.")
     if step.complete_by is None and step.kind == StepKind.CHILD:
-        raise WrongState(
-            f"{name} waits for a job of its own: cancel that one.", state=step.state, allowed=step_verbs(job, step)
-        )
+        raise _refused(job, step, f"{name} waits for a job of its own: cancel that one.")
     if step.complete_by is None and step.is_fan_out:
         raise WrongState(f"{name} is a fan-out: cancel its items, or the job.", state=step.state, allowed=[])
     if step.kind == StepKind.CALL:
@@ -131,98 +125,8 @@ def retry_job(job_id: uuid.UUID, *, actor: str, reason: str, seen: int | None = 
         raise WrongState(
             f"The job is {job.state}; only a Failed one is tried again.", state=job.state, allowed=job_verbs(job)
         )
-    retry_locked(job, actor=actor, reason=reason)
+    retries.retry_locked(job, actor=actor, reason=reason)
     return job
-
-
-def retry_locked(job: Job, *, actor: str, reason: str) -> None:
-    """The same for a job that is locked and Failed. Raises WrongState where only a person's word leads on."""
-    scene = scenes.scene_now(job)
-    way = way_on(job, scene.steps)
-    if way is None:
-        raise WrongState(
-            f"Nobody knows what became of {', '.join(doubtful(job))}, and no retry finds it out: record a verdict first.",
-            state=job.state,
-            allowed=job_verbs(job),
-        )
-    transitions.reopen(job, way, actor=actor, reason=reason)
-    if way == JobState.COMPENSATING:
-        retry_undos(job, compensation.plan_undo(scene).again, actor=actor, reason=reason)
-        for step in scene.steps:
-            if step.role == Role.RECHECK and step.state == StepState.FAILED:
-                _retry_now(job, step, actor=actor, reason=reason)
-    else:
-        _renew(job, scene)
-        for step in scenes.timeline(job):
-            if step.state == StepState.FAILED and step.remedy not in transitions.COUNTED_OFF:
-                _retry_now(job, step, actor=actor, reason=reason)
-        _recount(job)
-    scheduler.move_on(job)
-    scheduler.ring_for_ready(job)
-
-
-def retry_undos(job: Job, undos: Sequence[compensation.Again], *, actor: str, reason: str) -> None:
-    """In the order of the first time."""
-    for again in undos:
-        transitions.line_up(again.undo, waiting_for=again.waiting_for, releases=again.releases)
-        _retry_now(job, again.undo, actor=actor, reason=reason)
-
-
-def _renew(job: Job, scene: compensation.Scene) -> None:
-    """New rows for what was undone, or skipped when that began, and for all that depends on it.
-
-    What could not be undone is not done twice: it stays, with its result.
-    """
-    forward = {step.name: step for step in scene.steps if step.role == Role.FORWARD}
-    back = compensation.taken_back(scene.plan, scene.steps)
-    again = [
-        step.name
-        for step in scene.plan.steps
-        if step.name in back and not compensation.stays(step, forward[step.name], scene.steps)
-    ]
-    if not again:
-        return
-    number = {name: scene.seq + n for n, name in enumerate(again)}
-    order = compensation.forward_order(scene.plan, number)
-    rows = [_next_generation(forward[name], number, order, gated=scene.plan.step(name).gated) for name in again]
-    replaced = [step for step in scene.steps if _what_it_is_for(step) in number]
-    transitions.go_forward_again(job, rows, replaced=replaced)
-
-
-def _what_it_is_for(step: Step) -> str:
-    """The step of the plan that this row does, or undoes."""
-    return step.name if step.undoes is None else step.undoes.name
-
-
-def _next_generation(old: Step, number: dict[str, int], order: dict[str, set[str]], *, gated: bool) -> Step:
-    generation = old.generation + 1
-    return Step(
-        job_id=old.job_id,
-        seq=number[old.name],
-        place=old.place,
-        name=old.name,
-        generation=generation,
-        kind=old.kind,
-        operation=old.operation,
-        agent=old.agent,
-        queue=old.queue,
-        idempotency_key=f"{old.job_id}:{old.name}:g{generation}",
-        waiting_for=len(order[old.name]),
-        releases=[number[name] for name in number if old.name in order[name]],
-        gated=gated,
-        held=gated,
-        limited=old.limited,
-        timeout=old.timeout,
-        queue_timeout=old.queue_timeout,
-        attempts_allowed=old.attempts_allowed,
-    )
-
-
-def _recount(job: Job) -> None:
-    open_steps = Step.objects.of_plan().filter(job=job, role=Role.FORWARD)
-    done = [StepState.COMPLETED, StepState.SKIPPED]
-    settled = open_steps.filter(state=StepState.FAILED, remedy__in=transitions.COUNTED_OFF)
-    transitions.count_open_steps(job, open_steps.exclude(state__in=done).count() - settled.count())
 
 
 @in_transaction
@@ -230,58 +134,25 @@ def retry_step(
     job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: int | None = None, new_key: bool = False
 ) -> Step:
     """Try one failed step again, with a fresh allowance, under the same key; or under a new one after a definite refusal."""
-    job = locked_job(job_id)
-    step = _step_of(job, name, seen)
-    if "retries" not in step_verbs(job, step):
-        raise WrongState(
-            f"Step {name} is {step.state} in a job that is {job.state}; it cannot be tried again now.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
+    job, step = _asked_for("retries", job_id, name, seen)
     has_key = step.kind == StepKind.CALL and not step.is_fan_out
     if new_key and (not has_key or step.error_kind != ErrorKind.PERMANENT or explanations.in_doubt(step)):
-        raise WrongState(
+        raise _refused(
+            job,
+            step,
             f"Step {name} keeps its key: only a definite, permanent failure says that nothing was done under it.",
-            state=step.state,
-            allowed=step_verbs(job, step),
         )
     if new_key:
         transitions.renew_key(job, step, actor=actor, reason=reason)
     if job.state == JobState.FAILED and step.role == Role.FORWARD:
-        retry_locked(job, actor=actor, reason=reason)
+        retries.retry_locked(job, actor=actor, reason=reason)
         return step_at(job, name)
     if job.state == JobState.FAILED:
         transitions.reopen(job, JobState.COMPENSATING, actor=actor, reason=reason)
-    _retry_in_place(job, step, actor=actor, reason=reason)
-    _recount(job)
+    retries.retry_in_place(job, step, actor=actor, reason=reason)
+    retries.recount(job)
     scheduler.move_on(job)
     return step
-
-
-def _retry_in_place(job: Job, step: Step, *, actor: str, reason: str) -> None:
-    """This step alone, with the fan-out that it is an item of."""
-    if step.parent_id is not None:
-        _reopen_fan_of(job, step, actor=actor, reason=reason)
-    _retry_now(job, step, actor=actor, reason=reason)
-    if step.parent_id is not None:
-        scheduler.go_on_with_items(job, step)
-
-
-def _reopen_fan_of(job: Job, item: Step, *, actor: str, reason: str) -> None:
-    """The fan-out goes on as well; where it had ended, it counts its items anew once it is looked at."""
-    fan = Step.objects.get(items=item.pk)
-    if fan.state == StepState.FAILED:
-        transitions.retry(job, fan, delay=timedelta(0), actor=actor, reason=reason, fresh_allowance=True)
-    elif fan.state == StepState.RUNNING:
-        transitions.uncount_item(item)
-
-
-def _retry_now(job: Job, step: Step, *, actor: str, reason: str) -> None:
-    if step.is_fan_out:
-        for item in Step.objects.filter(parent=step, state=StepState.FAILED):
-            transitions.retry(job, item, delay=timedelta(0), actor=actor, reason=reason, fresh_allowance=True)
-    transitions.retry(job, step, delay=timedelta(0), actor=actor, reason=reason, fresh_allowance=True)
-    broker.ring_on_commit([(step.pk, step.queue)])
 
 
 # --- pause -----------------------------------------------------------------------------------------------------------
@@ -327,14 +198,7 @@ def verdict(
 ) -> Step:
     """A person has found out what became of a step in doubt, and says how (`reason`, the evidence)."""
     _check_reason(reason, "a verdict")
-    job = locked_job(job_id)
-    step = _step_of(job, name, seen)
-    if "verdict" not in step_verbs(job, step):
-        raise WrongState(
-            f"Step {name} is {step.state} and not in doubt; there is nothing to decide.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
+    job, step = _asked_for("verdict", job_id, name, seen)
     transitions.resolve_doubts(job, step, Attempt.Resolution.PERSON, actor=actor, reason=reason)
     if done and step.state != StepState.COMPLETED:
         _settle(job, step, _accepted_result(result), SettledBy.PERSON, actor=actor, reason=reason)
@@ -350,7 +214,7 @@ def verdict(
 def _after_not_done(job: Job, step: Step, *, actor: str, reason: str) -> None:
     if job.state == JobState.RUNNING and job.stopping_at is None:
         if step.state == StepState.FAILED and step.remedy == Remedy.ESCALATE:
-            _retry_in_place(job, step, actor=actor, reason=reason)
+            retries.retry_in_place(job, step, actor=actor, reason=reason)
         scheduler.move_on(job)
         return
     for undo in Step.objects.filter(undoes=step, role=Role.UNDO, superseded=False):
@@ -385,14 +249,7 @@ def give_result(
 ) -> Step:
     """Complete a step by hand: with a result that a person gives, or with what a fenced-out attempt said too late."""
     _check_reason(reason, "a result given by hand")
-    job = locked_job(job_id)
-    step = _step_of(job, name, seen)
-    if "result" not in step_verbs(job, step):
-        raise WrongState(
-            f"Step {name} is {step.state} in a job that is {job.state}; it takes no result now.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
+    job, step = _asked_for("result", job_id, name, seen)
     result, by = _accepted_result(result), SettledBy.PERSON
     if attempt is not None:
         late = Attempt.objects.filter(step=step, number=attempt, late_outcome=Outcome.COMPLETED).first()
@@ -436,7 +293,7 @@ def _go_on_behind(job: Job, step: Step, *, actor: str, reason: str) -> None:
     """What a person has settled is counted off; with the last of its failed items the undo of a fan-out is mended too."""
     scheduler.go_on_behind(job, step)
     if step.role == Role.UNDO and step.parent_id is not None:
-        fan = Step.objects.get(items=step.pk)
+        fan = fanouts.fan_of(step)
         if fan.state == StepState.FAILED and not fan.items.filter(state=StepState.FAILED).exists():
             by = SettledBy.PERSON
             transitions.settle_by_word(job, fan, result=None, settled_by=by, actor=actor, reason=reason)
@@ -448,14 +305,7 @@ def _go_on_behind(job: Job, step: Step, *, actor: str, reason: str) -> None:
 def skip(job_id: uuid.UUID, name: str, *, actor: str, reason: str, seen: int | None = None) -> Step:
     """Go on without a step that has not begun, or has failed. Never where nobody knows what it did."""
     _check_reason(reason, "to skip a step")
-    job = locked_job(job_id)
-    step = _step_of(job, name, seen)
-    if "skip" not in step_verbs(job, step):
-        raise WrongState(
-            f"Step {name} is {step.state} in a job that is {job.state}; it cannot be skipped now.",
-            state=step.state,
-            allowed=step_verbs(job, step),
-        )
+    job, step = _asked_for("skip", job_id, name, seen)
     _skip(job, step, actor=actor, reason=reason)
     return step
 
@@ -493,3 +343,24 @@ def _step_of(job: Job, address: str, seen: int | None) -> Step:
             f"Step {address} has moved on: you saw version {seen}, it is at {step.version}, {step.state}."
         )
     return step
+
+
+_NOT_NOW = {
+    "retries": "in a job that is {job}; it cannot be tried again now",
+    "verdict": "and not in doubt; there is nothing to decide",
+    "result": "in a job that is {job}; it takes no result now",
+    "skip": "in a job that is {job}; it cannot be skipped now",
+}
+
+
+def _asked_for(verb: str, job_id: uuid.UUID, address: str, seen: int | None) -> tuple[Job, Step]:
+    """A job, locked, and its step. Raises WrongState where `verb`, of `step_verbs`, cannot be asked of it now."""
+    job = locked_job(job_id)
+    step = _step_of(job, address, seen)
+    if verb not in step_verbs(job, step):
+        raise _refused(job, step, f"Step {address} is {step.state} {_NOT_NOW[verb].format(job=job.state)}.")
+    return job, step
+
+
+def _refused(job: Job, step: Step, said: str) -> WrongState:
+    return WrongState(said, state=step.state, allowed=step_verbs(job, step))
