@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from supervisor import storms
 from supervisor.models import Sweep
 from supervisor.remedies import Choice, Facts, choose
-from workflows import broker, compensation, errands, scheduler, transitions
+from workflows import broker, compensation, errands, findings, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
@@ -58,16 +58,16 @@ def sweep(memory: Memory = _memory) -> Sweep:
     until = time.monotonic() + _TIME_A_SWEEP
     if row.grace_until is None or row.grace_until <= begun:
         row.expired = _each(row, memory, Step.objects.overdue(), expire, until)
-        row.expired += _each(row, memory, Step.objects.queued_too_long(), scheduler.refuse_queued, until)
+        row.expired += _each(row, memory, Step.objects.queued_too_long(), findings.refuse_queued, until)
     row.remedied = _each(row, memory, Step.objects.without_remedy(), decide, until)
     transitions.set_deadlines()
     until = time.monotonic() + _TIME_A_SWEEP
-    row.moved = _each_job(row, _ids(Job.objects.past_deadline()), scheduler.pass_deadline, until)
+    row.moved = _each_job(row, _ids(Job.objects.past_deadline()), findings.pass_deadline, until)
     row.moved += _each_job(row, _ids(Job.objects.owe_parent()), errands.tell_parent, until)
     # Gates that nobody looked at, and fan-outs that nobody went on with: whoever should have, died.
     row.moved += _each_job(row, _ids(Step.objects.at_gate(), "job_id"), _attend, until)
     row.moved += _each_job(row, _ids(Step.objects.to_spread(), "job_id"), _attend, until)
-    row.moved += _each_job(row, _stranded(memory), scheduler.heal, until)
+    row.moved += _each_job(row, _stranded(memory), findings.heal, until)
     row.finished_at = now()
     row.save(force_insert=True)
     return row
@@ -259,7 +259,7 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 uncharged=True,
             )
         case remedy:
-            scheduler.give_up(job, step, remedy, reason=choice.reason)
+            findings.give_up(job, step, remedy, reason=choice.reason)
 
 
 def _each_job(row: Sweep, jobs: Iterable[uuid.UUID], act: Callable[[uuid.UUID], bool | None], until: float) -> int:
