@@ -162,7 +162,7 @@ def database() -> dict[str, Any]:
         # The pool waits longer after each failed attempt, as long as the database is away. A short patience makes the
         # next request begin anew, so that the site is back a moment after its database.
         options["pool"] = {"min_size": 2, "max_size": WEB_CONNECTIONS, "timeout": 5, "reconnect_timeout": 2}
-        return {**found, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
+        return {**found, "ENGINE": "sagsite.pooled", "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": False}
     return {**found, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
 
 

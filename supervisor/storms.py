@@ -6,6 +6,7 @@ others follow, so many a second, and the incident closes by itself.
 """
 
 import logging
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import Error, connection, transaction
@@ -31,9 +32,13 @@ OF_SERVICE = (ErrorKind.TRANSIENT, ErrorKind.IN_DOUBT)
 
 def counts_of(agent: str, since: datetime) -> Counts:
     """The calls of this agent since then."""
+    return _sum(CallCount.objects.filter(agent=agent, slice_at__gte=since))
+
+
+def _sum(rows: Iterable[CallCount]) -> Counts:
     calls: dict[str, int] = {}
     steps: dict[str, set[int]] = {}
-    for row in CallCount.objects.filter(agent=agent, slice_at__gte=since):
+    for row in rows:
         calls[row.word] = calls.get(row.word, 0) + row.count
         steps.setdefault(row.word, set()).update(row.steps)
     return Counts(
@@ -60,8 +65,21 @@ def parks(step: Step) -> Breaker | None:
         since = moment - timedelta(seconds=conf.breaker_window)
         if breaker is not None and breaker.changed_at > since:
             since = breaker.changed_at
-        found = outage(counts_of(step.agent, since), steps=conf.breaker_steps, share=conf.breaker_share)
+        found = _outage(step.agent, since, moment)
         return _open(step, found, moment) if found else None
+
+
+def _outage(agent: str, since: datetime, moment: datetime) -> Outage | None:
+    """Of the whole window, or of its last moments alone: where thousands of calls went well just before, their share would
+    hide an outage until those that met it had used up their attempts.
+    """
+    rows = list(CallCount.objects.filter(agent=agent, slice_at__gte=since))
+    lately = timedelta(seconds=transitions.CALL_SLICE)
+    for begins in (since, moment - 2 * lately, moment - lately):
+        counts = _sum(row for row in rows if row.slice_at >= begins)
+        if found := outage(counts, steps=conf.breaker_steps, share=conf.breaker_share):
+            return found
+    return None
 
 
 def _open(step: Step, found: Outage, moment: datetime) -> Breaker:

@@ -991,7 +991,7 @@ def forget_once(step_id: int, *, name: str, attempt: int) -> None:
 
 # --- breakers --------------------------------------------------------------------------------------------------------
 
-_SLICE = 5.0
+CALL_SLICE = 5.0
 _SAMPLES = 20
 _UNPARKED_AT_ONCE = 1000
 
@@ -1010,7 +1010,7 @@ def count_calls(agent: str, word: str, count: int = 1, *, step_id: int | None = 
             """,
             {
                 "agent": agent,
-                "slice": f"{_SLICE} seconds",
+                "slice": f"{CALL_SLICE} seconds",
                 "word": word[:60],
                 "count": count,
                 "steps": [] if step_id is None else [step_id],

@@ -58,6 +58,24 @@ def test_different_steps_that_fail_alike_open_the_breaker_and_one_incident(engin
     assert (incident.agent, incident.cause, incident.closed_at) == ("shop", "unavailable", None)
 
 
+def test_a_service_that_answered_well_a_thousand_times_just_before_is_found_to_be_away_all_the_same(
+    engine: Engine,
+) -> None:
+    transitions.count_calls("shop", "ok", 1000)
+    engine.ahead(transitions.CALL_SLICE)
+    outage_of(engine)
+    assert Breaker.objects.get(agent="shop").evidence["calls"] < 20
+
+
+def test_a_few_failures_among_many_answers_of_the_same_moments_are_no_outage(engine: Engine) -> None:
+    transitions.count_calls("shop", "ok", 1000)
+    engine.says("shop.a", AWAY)
+    for _ in range(6):
+        Trip.start()
+    engine.drain()
+    assert not Breaker.objects.exists()
+
+
 def test_one_step_that_fails_again_and_again_is_no_outage(engine: Engine) -> None:
     engine.says("shop.a", AWAY)
     jobs = [Trip.start() for _ in range(4)]
