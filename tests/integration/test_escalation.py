@@ -177,6 +177,8 @@ class Hanging(BaseEmailBackend):
 
 def test_a_mail_server_that_hangs_delays_nobody_and_is_asked_once_at_a_time(engine: Engine, settings: Any) -> None:
     settings.EMAIL_BACKEND = f"{__name__}.Hanging"
+    Hanging.asked.clear()
+    Hanging.answers.clear()
     away()
     thread = escalation.tell_aside()
     try:
