@@ -13,7 +13,19 @@ from supervisor.models import Incident, Need, Sweep, Telling
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
-from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step, Worker
+from workflows.models import (
+    Agent,
+    Attempt,
+    Breaker,
+    CallCount,
+    ClockOffset,
+    Event,
+    IdempotencyRecord,
+    Job,
+    Schedule,
+    Step,
+    Worker,
+)
 
 _EMPTIED = (
     Sweep,
@@ -30,6 +42,7 @@ _EMPTIED = (
     ClockOffset,
     Schedule,
     Worker,
+    IdempotencyRecord,
 )
 
 

@@ -9,12 +9,12 @@ import pytest
 from django.core import mail
 from django.core.mail import EmailMessage
 from django.core.mail.backends.base import BaseEmailBackend
-from django.db import connection
+from django.db import connection, transaction
 
 from agents import Permanent, Transient
 from supervisor import escalation, storms
 from supervisor.models import Incident, Need
-from tests.integration.engine import Engine, state_of
+from tests.integration.engine import Beside, Engine, state_of
 from tests.waiting import wait_until
 from workflows import Workflow, step, verbs
 from workflows.clock import now
@@ -111,6 +111,18 @@ def test_what_is_mended_is_told_once_and_what_comes_again_is_new(engine: Engine)
     held_parcels(engine, "No such street.")
     assert escalation.tell() == 1
     assert Need.objects.count() == 2
+
+
+def test_a_cause_that_ends_while_another_supervisor_looks_is_not_opened_again(engine: Engine) -> None:
+    [job] = held_parcels(engine, "No such street.")
+    escalation.note_needs()
+    with transaction.atomic():
+        Need.objects.select_for_update(no_key=True).get(closed_at__isnull=True)
+        other = Beside(escalation.note_needs).until_blocked()
+        verbs.skip(job.pk, "a", actor="operator:ada", reason="no matter")
+        escalation.note_needs()
+    other.result()
+    assert [need.closed_at is None for need in Need.objects.all()] == [False]
 
 
 def test_an_outage_that_ended_before_it_was_told_is_not_told(engine: Engine) -> None:
