@@ -76,7 +76,10 @@ def _need(need: Need, over: datetime | None) -> tuple[str, list[str], dict[str, 
 def _link(matter: Matter) -> str | None:
     if not settings.SAG_URL:
         return None
-    path = f"{reverse('agents')}#agent-{matter.agent}" if isinstance(matter, Incident) else reverse("attention")
+    if isinstance(matter, Incident):
+        path = f"{reverse('agents')}#agent-{matter.agent}"
+    else:
+        path = f"{reverse('attention')}#need-{matter.pk}"
     return f"{settings.SAG_URL.rstrip('/')}{path}"
 
 

@@ -5,12 +5,14 @@ import json
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.core import mail
 from django.core.checks import run_checks
 from django.core.mail.backends.base import BaseEmailBackend
@@ -27,6 +29,7 @@ from supervisor.channels.channel import NotTold
 from supervisor.models import Incident, Need, Telling
 from tests.integration.engine import Beside, Engine
 from tests.integration.receivers import Receiver, closed_port, hanging, open_receiver
+from tests.integration.test_console_access import signed_in
 from tests.waiting import wait_until
 from workflows import Workflow, step, verbs
 from workflows.clock import now
@@ -199,7 +202,7 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
         "until": None,
         "counts": {"jobs": 1},
         "examples": [str(job.pk)],
-        "link": "https://sag.example.com/attention/",
+        "link": f"https://sag.example.com/attention/#need-{need.pk}",
     }
     assert (mended["type"], mended["data"]["counts"]) == ("need.mended", {"jobs": 0})
     assert mended["timestamp"] == mended["data"]["until"] == need.closed_at.astimezone(UTC).isoformat()
@@ -208,7 +211,7 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
         "1 job needs a person: Letter, a: No such street.",
         "Over: jobs needed a person: Letter, a: No such street.",
     )
-    assert first.body.endswith("https://sag.example.com/attention/")
+    assert first.body.endswith(f"https://sag.example.com/attention/#need-{need.pk}")
     assert first.extra_headers["Message-ID"] != second.extra_headers["Message-ID"]
 
 
@@ -504,6 +507,18 @@ def test_live_tellings_are_found_by_their_index_among_many_that_are_over(engine:
     live = Telling.objects.filter(channel="webhook on-duty", over=False)
     assert "telling_live" in live.explain()
     assert "telling_over" in Telling.objects.filter(over=True, try_after__lt=now()).explain()
+
+
+def test_what_was_told_over_which_channel_can_be_read_in_the_admin(engine: Engine, receiver: Receiver) -> None:
+    name = f"admin-{uuid.uuid4().hex}"
+    admin_client = signed_in(name)
+    get_user_model().objects.filter(username=name).update(is_staff=True, is_superuser=True)
+    receiver.status = 503
+    away()
+    escalation.tell()
+    page = admin_client.get("/admin/sag_supervisor/telling/").content.decode()
+    assert "webhook on-duty" in page
+    assert "It answered 503." in page
 
 
 # --- apprise ----------------------------------------------------------------------------------------------------------
