@@ -18,7 +18,7 @@ from django.db.models import Count, Exists, Min, OuterRef
 from supervisor.advice import OVERDUE, UNDECIDED
 from supervisor.models import Case, Incident, Need, Note
 from workflows import standing, verbs
-from workflows.clock import now
+from workflows.clock import SagNow, now
 from workflows.conf import conf
 from workflows.exceptions import InvalidInput, NotFound, SagError, UnknownWorkflow, WrongState
 from workflows.models import Agent, Job, Step
@@ -230,13 +230,13 @@ def note_needs() -> int:
         return 0
     changes = _changes()
     gone = [change for change in changes if change.job_id is None]
-    come = [change for change in changes if change.job_id is not None]
+    come = sorted((change for change in changes if change.job_id is not None), key=lambda change: change.since)
     Case.objects.filter(pk__in=[change.case_id for change in gone]).delete()
     touched = {change.need_id for change in gone if change.need_id is not None} | _add(come)
     _measure(touched)
     if len(changes) < CHANGES_A_LOOK:  # else somebody of the same cause may be among those that are still to be read
         empty = Need.objects.open().filter(~Exists(Case.objects.filter(need_id=OuterRef("pk"))))
-        empty.update(closed_at=now())
+        empty.update(closed_at=SagNow())
     return len(changes)
 
 
@@ -340,6 +340,31 @@ def since(own: Sequence[str], own_since: datetime, cases: Iterable[Case]) -> dat
     """Since when it stands there: `own_since` for its own reasons, if it has any."""
     waits = [case.since for case in cases if case.kind in WAITING]
     return min([*([own_since] if own else []), *waits], default=own_since)
+
+
+def first_jobs(needs: Iterable[Need], limit: int) -> dict[int, list[uuid.UUID]]:
+    """{need: those of its jobs that stand there longest}, for each by a few steps along the index. (case_of_need)"""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            SELECT first.need_id, first.job_id FROM unnest(%s::bigint[]) AS asked (id), LATERAL (
+                SELECT need_id, job_id FROM sag_supervisor_case WHERE need_id = asked.id ORDER BY since, job_id LIMIT %s
+            ) first
+            """,
+            [[need.pk for need in needs], limit],
+        )
+        found: dict[int, dict[uuid.UUID, None]] = {}
+        for need_id, job_id in cursor.fetchall():
+            found.setdefault(need_id, {})[job_id] = None
+    return {need_id: list(job_ids) for need_id, job_ids in found.items()}
+
+
+def notes_of(needs: Iterable[Need]) -> dict[int, list[Note]]:
+    """{need: what was done about it, and noted}"""
+    found: dict[int, list[Note]] = {}
+    for note in Note.objects.filter(need__in=list(needs)):
+        found.setdefault(note.need_id, []).append(note)
+    return found
 
 
 def runbooks(needs: Iterable[Need]) -> dict[int, str]:
