@@ -35,7 +35,7 @@ WAITING = (Kind.STALLED_GATE, Kind.NO_WORKER)
 RETRIED = (Kind.EXHAUSTED, Kind.FAILED_UNDO, Kind.UNDONE_IN_PART)
 
 EXAMPLES = 5
-CHANGES_A_LOOK = 5000
+CHANGES_A_LOOK = 2000
 MOST_WITHOUT_WORKER = 1000
 MOST_CAUSES = 100
 RETRIED_AT_ONCE = 50
@@ -120,8 +120,9 @@ SELECT changed.case_id, changed.need_id, changed.job_id, changed.step_id, change
        COALESCE((job.plan -> 'steps' -> step.place::int ->> 'approval')::boolean, false),
        failed.error_kind, failed.error_code, failed.message, failed.error_frame
 FROM changed
-LEFT JOIN sag_workflows_job job ON job.id = changed.job_id
-LEFT JOIN sag_workflows_step step ON step.id = changed.step_id
+-- OFFSET: looked up one by one, however many the planner expects.
+LEFT JOIN LATERAL (SELECT job.* FROM sag_workflows_job job WHERE job.id = changed.job_id OFFSET 0) job ON true
+LEFT JOIN LATERAL (SELECT step.* FROM sag_workflows_step step WHERE step.id = changed.step_id OFFSET 0) step ON true
 LEFT JOIN LATERAL (
     (SELECT attempt.error_kind, attempt.error_code, left(attempt.error_message, 2000) AS message, attempt.error_frame
      FROM sag_workflows_attempt attempt

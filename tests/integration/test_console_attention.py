@@ -88,7 +88,7 @@ def test_a_cause_shows_what_to_do_how_many_jobs_and_whose_it_is(client: Client) 
     assert "TripBooking, hotel.undo: Booking … is unknown." in shown
     assert "<dt>Jobs</dt><dd>2</dd>" in shown
     assert "nobody&#x27;s yet" in shown or "nobody's yet" in shown
-    assert "Look up at the service whether it is still there." in shown
+    assert "Look up at the service whether what was done is still there." in shown
     assert '<a href="https://wiki.example.com/hotel"' in shown
     assert ["stuck-0" in shown, "stuck-1" in shown, "stuck-2" in shown] == [True, False, True]
 
