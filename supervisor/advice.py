@@ -7,8 +7,8 @@ Kind = Need.Kind
 
 _OF_KIND = {
     Kind.FAILED_UNDO: (
-        "Look up at the service whether what was done is still there. Retry the undo once the cause is mended; or undo it by hand "
-        "there, and give its result."
+        "Look up at the service whether what was done is still there. Retry the undo once the cause is mended; or undo it by "
+        "hand there, and give its result."
     ),
     Kind.VERDICT: "Ask the service what became of the key on the job's page, and give your verdict with what you found.",
     Kind.LATE_RESULT: (
