@@ -20,11 +20,10 @@ from supervisor.models import Case, Incident, Need, Note
 from workflows import standing, verbs
 from workflows.clock import SagNow, now
 from workflows.conf import conf
-from workflows.exceptions import InvalidInput, NotFound, SagError, UnknownWorkflow, WrongState
+from workflows.exceptions import InvalidInput, NotFound, SagError, StaleVersion, UnknownWorkflow, WrongState
 from workflows.models import Agent, Job, Step
 from workflows.plans import registry
 from workflows.querysets import JobQuerySet
-from workflows.states import StepState
 
 Kind = Need.Kind
 Matter = Incident | Need
@@ -477,14 +476,14 @@ def _retry(case: Case, step: Step | None, *, actor: str, reason: str) -> Tried |
     """None where it has moved on by itself."""
     address = step.address if step else ""
     try:
-        if case.step_id == 0:
-            verbs.retry_job(case.job_id, actor=actor, reason=reason)
-        elif (
-            step is not None and Step.objects.filter(pk=step.pk, state=StepState.FAILED, version=case.version).exists()
-        ):
+        if step is not None:
             verbs.retry_step(case.job_id, address, actor=actor, reason=reason, seen=case.version)
+        elif case.step_id == 0:
+            verbs.retry_job(case.job_id, actor=actor, reason=reason)
         else:
             return None
+    except StaleVersion:
+        return None
     except SagError as refusal:
         return Tried(job_id=case.job_id, step=address, refusal=refusal.message)
     return Tried(job_id=case.job_id, step=address)

@@ -100,10 +100,13 @@ def job_context(request: HttpRequest, job_id: uuid.UUID, mark: timeline.Mark | N
     """What the job page's templates need. `list_query`: the filters of the list that the reader came from."""
     view = timeline.view_of(job_id, mark)
     list_query = _list_query(request)
+    cases = needing.cases_of([job_id]).get(job_id, [])
     return {
         "view": view,
         "job": view.job,
         "now": view.now,
+        "reasons": needing.reasons(view.needs_person, cases),
+        "causes": [case.need for case in cases],
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         **_rights(request, view.forward),

@@ -16,7 +16,7 @@ from supervisor.models import Case, Incident, Need, Note
 from tests import console_data as data
 from tests.integration.test_console_buttons import client, notice
 from workflows.clock import now
-from workflows.models import Agent, Job
+from workflows.models import Agent, Job, Step
 
 __all__ = ["client"]
 
@@ -199,6 +199,23 @@ def test_who_only_reads_pushes_no_button_and_get_changes_nothing_sas_117(client:
 
 def test_a_cause_that_is_gone_is_not_found(client: Client) -> None:
     assert client.post(reverse("cause-acknowledgement", args=[4711])).status_code == 404
+
+
+def test_a_jobs_page_leads_to_its_cause_and_says_what_only_the_clock_shows(client: Client) -> None:
+    [need] = noted("The desk is closed.", "The desk is closed.")
+    needs.assign(need.pk, "bo", actor="operator:bo")
+    [job] = Job.objects.filter(key="stuck-1")
+    page = " ".join(client.get(f"/jobs/{job.pk}").content.decode().split())
+    assert (
+        f'One of 2 jobs of <a href="/attention/#need-{need.pk}">this cause</a>, in the hands of <bdi>bo</bdi>.' in page
+    )
+    waiting = data.trip("waiting")
+    Step.objects.filter(job=waiting, name="flight").update(run_after=now() - timedelta(minutes=6))
+    needs.note_needs()
+    page = client.get(f"/jobs/{waiting.pk}").content.decode()
+    assert "No living worker serves the queue agents." in page
+    assert "No living worker serves the queue agents." in read(client)
+    assert "waiting" in client.get("/jobs/?state=needs_person").content.decode()
 
 
 def test_an_outage_is_taken_in_hand(client: Client) -> None:

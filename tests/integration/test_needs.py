@@ -4,6 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from celery import current_app
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -290,6 +291,14 @@ def test_two_supervisors_that_look_at_once_find_each_job_once_sas_120(engine: En
     looks = [Beside(needs.note_needs) for _ in range(3)]
     assert sorted(look.result() for look in looks)[-1] == 2
     assert Case.objects.count() == Need.objects.open().get().jobs == 2
+
+
+def test_beat_has_the_supervisor_look_every_few_seconds(engine: Engine, settings: Any) -> None:
+    held(engine, "No such street.")
+    entry = settings.CELERY_BEAT_SCHEDULE["note needs"]
+    current_app.tasks[entry["task"]]()
+    assert Need.objects.open().get().jobs == 1
+    assert entry["schedule"] == timedelta(seconds=5)
 
 
 # --- what people do --------------------------------------------------------------------------------------------------
