@@ -1,9 +1,7 @@
 """What needs a person: the jobs, and the causes that they are grouped under, with what people do about those."""
 
-from datetime import datetime
 from typing import Any
 
-from django.db.models import Q
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -24,7 +22,7 @@ from workflows import explanations
 from workflows.api import schema
 from workflows.api.bodies import Verb
 from workflows.api.idempotency import idempotent
-from workflows.api.pagination import OLDEST_FIRST, Order, page
+from workflows.api.pagination import OLDEST_FIRST, Order, by_time, page
 from workflows.api.parameters import number, text
 from workflows.api.parsing import body_of
 from workflows.api.permissions import actor, visible_jobs
@@ -36,16 +34,7 @@ _LARGEST_ID = 2**63 - 1
 _CAUSE = OpenApiParameter("cause", int, OpenApiParameter.QUERY, description="Only the jobs of the cause with this id.")
 
 
-def _beyond(place: list[Any]) -> tuple[Q, Q]:
-    since, row_id = datetime.fromisoformat(place[0]), place[1]
-    after = Q(since__gt=since) | Q(since=since, id__gt=row_id)
-    before = Q(since__lt=since) | Q(since=since, id__lt=row_id)
-    return after, before
-
-
-_OLDEST_CAUSES: Order[Need] = Order(
-    by=("since", "id"), place=lambda need: [need.since.isoformat(), need.pk], beyond=_beyond
-)
+_OLDEST_CAUSES: Order[Need] = by_time("since", newest_first=False)
 
 
 class Attention(ApiView):

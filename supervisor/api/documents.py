@@ -9,7 +9,8 @@ from pydantic import Field
 from supervisor import needs, storms
 from supervisor.advice import recommended
 from supervisor.models import Case, Incident, Need, Note, Sweep
-from workflows import explanations, verbs
+from workflows import explanations
+from workflows.allowed import job_verbs
 from workflows.api.documents import JOBS, Document, Links, Page, links_of
 from workflows.explanations import Circumstances
 from workflows.models import Job, Step
@@ -114,7 +115,7 @@ class AttentionDocument(Document):
             reasons=needs.reasons(own, cases),
             since=needs.since(own, explanations.needs_person_since(job, steps, known), cases),
             cause=str(cases[0].need_id) if cases else None,
-            verbs=verbs.job_verbs(job),
+            verbs=job_verbs(job),
             links=Links(**links_of(job, JOBS)),
         )
 

@@ -11,9 +11,8 @@ from django.db.models import Exists, OuterRef, Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import redirect, render
 
-from supervisor import needs
+from supervisor import health, needs
 from supervisor.advice import recommended
-from supervisor.console import pulse
 from supervisor.console.access import actor, is_operator, operator, reader
 from supervisor.console.actions import NOT_DONE
 from supervisor.console.filters import NEEDS_PERSON, jobs_in
@@ -84,7 +83,7 @@ def attention(request: HttpRequest) -> HttpResponse:
         "more_not_grouped": len(not_grouped) > NOT_GROUPED,
         "later": f"{shown[-1].since.isoformat()}~{shown[-1].pk}" if len(found) > len(shown) else "",
         "first_page": place is None,
-        "swept_at": pulse.swept_at(),
+        "swept_at": health.swept_at(),
         "snoozes": SNOOZES,
         "at_once": needs.RETRIED_AT_ONCE,
         "may_act": is_operator(request.user),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from django.db.models import Q
 from django.http import QueryDict
 
 from supervisor import needs
@@ -85,7 +83,7 @@ class Filters:
         if self.workflow:
             jobs = jobs.filter(workflow=self.workflow)
         if self.q:
-            jobs = jobs.filter(_exactly(self.q))
+            jobs = jobs.called(self.q)
         if self.cause:
             jobs = jobs.filter(pk__in=Case.objects.filter(need_id=int(self.cause)).values("job_id"))
         return jobs
@@ -109,14 +107,6 @@ def _any_of(parts: Iterable[JobQuerySet]) -> JobQuerySet:
 
 def _row_id(text: str) -> str:
     return text if text.isascii() and text.isdigit() and len(text) < 19 else ""
-
-
-def _exactly(text: str) -> Q:
-    """The job with this id, or those with this key."""
-    try:
-        return Q(pk=uuid.UUID(text)) | Q(key=text)
-    except ValueError:
-        return Q(key=text)
 
 
 def jobs_in(word: str) -> JobQuerySet:

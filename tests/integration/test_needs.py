@@ -4,12 +4,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from celery import current_app
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents import InDoubt, Permanent
-from supervisor import escalation, needs
+from supervisor import escalation, needs, tasks
 from supervisor.advice import recommended
 from supervisor.models import Case, Incident, Need, Note
 from tests.integration.engine import Beside, Engine, named, state_of
@@ -296,9 +295,9 @@ def test_two_supervisors_that_look_at_once_find_each_job_once_sas_120(engine: En
 def test_beat_has_the_supervisor_look_every_few_seconds(engine: Engine, settings: Any) -> None:
     held(engine, "No such street.")
     entry = settings.CELERY_BEAT_SCHEDULE["note needs"]
-    current_app.tasks[entry["task"]]()
+    tasks.note_needs()
     assert Need.objects.open().get().jobs == 1
-    assert entry["schedule"] == timedelta(seconds=5)
+    assert (entry["task"], entry["schedule"]) == (tasks.NOTE_NEEDS, timedelta(seconds=5))
 
 
 # --- what people do --------------------------------------------------------------------------------------------------
