@@ -234,6 +234,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=RING_INTERVAL),
         "options": {"expires": RING_INTERVAL},
     },
+    "note needs": {
+        "task": "supervisor.tasks.note_needs",
+        "schedule": timedelta(seconds=5),
+        "options": {"expires": 5},
+    },
     "tell people": {
         "task": "supervisor.tasks.tell_people",
         "schedule": timedelta(seconds=30),

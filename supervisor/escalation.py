@@ -7,48 +7,34 @@ within a transaction, and nothing of the supervisor waits for a channel.
 
 import functools
 import logging
-import re
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import Q
 from uuid_utils.compat import uuid7
 
-from supervisor import channels, news
+from supervisor import channels, needs, news
 from supervisor.channels import Channel, Message
 from supervisor.models import Incident, Need, Telling
+from supervisor.needs import Matter
 from workflows.clock import now
 from workflows.conf import conf
-from workflows.exceptions import WrongState
-from workflows.models import Attempt, Job, Step
-from workflows.states import JobState
 from workflows.transitions import in_transaction
 
 logger = logging.getLogger(__name__)
 
-_EXAMPLES = 5
-_DIFFERS = re.compile(
-    r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b(?=\w*\d)\w+\b|(?<=')[^']*(?=')|(?<=\")[^\"]*(?=\")", re.IGNORECASE
-)
 _SENT_WITHIN = timedelta(minutes=2)  # after that whoever was to send it is taken for dead, and it is sent again
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=30)
 _NEWS_FOR = timedelta(days=1)  # that something is over is not told later than this
 _ERROR_AT_MOST = 500
 
-Matter = Incident | Need
 _MODELS: dict[str, type[Matter]] = {Telling.Kind.INCIDENT: Incident, Telling.Kind.NEED: Need}
 
 _threads: dict[str, threading.Thread] = {}
 _guard = threading.Lock()
-
-
-def normalised(message: str) -> str:
-    """Without what differs from job to job: ids, numbers, dates, and what stands in quotes."""
-    return " ".join(_DIFFERS.sub("…", message).split())[:300]
 
 
 def tell_aside() -> threading.Thread | None:
@@ -94,7 +80,7 @@ def _look() -> None:
     for fault in channels.faults():
         logger.error("a channel is left out: %s", fault.said)
     try:
-        note_needs()
+        needs.note_needs()
     except Exception:  # of outages people are told all the same
         logger.exception("the causes for which jobs need a person could not be noted")
 
@@ -130,11 +116,15 @@ def due(matter: Matter, telling: Telling | None, present: datetime) -> Telling.S
         return None
     if matter.closed_at is not None:
         return Telling.Said.MENDED if told_at and matter.closed_at > present - _NEWS_FOR else None
-    if matter.acknowledged_at is not None:
+    if matter.acknowledged_at is not None or _is_put_off(matter, present):
         return None
     if told_at is None:
         return Telling.Said.OPENED
     return Telling.Said.STILL if told_at < present - timedelta(seconds=conf.notify_again) else None
+
+
+def _is_put_off(matter: Matter, present: datetime) -> bool:
+    return isinstance(matter, Need) and matter.snoozed_until is not None and matter.snoozed_until > present
 
 
 def _waits(telling: Telling, present: datetime) -> bool:
@@ -205,44 +195,3 @@ def forget() -> None:
     """What was told of matters that have long been over."""
     before = now() - timedelta(seconds=conf.keep_history)
     Telling.objects.filter(over=True, try_after__lt=before).delete()
-
-
-@transaction.atomic
-def note_needs() -> None:
-    """Write down for which causes jobs need a person now, and close those for which none does any more."""
-    still = {need.cause: need for need in Need.objects.select_for_update(no_key=True).filter(closed_at__isnull=True)}
-    present, found = now(), _causes()  # looked for under the lock, or what another one has just written down is closed
-    for cause in found.keys() - still.keys():
-        Need.objects.get_or_create(cause=cause, closed_at=None, defaults={"opened_at": present} | _extent(found[cause]))
-    for cause in found.keys() & still.keys():
-        if still[cause].jobs != len(found[cause]):
-            Need.objects.filter(pk=still[cause].pk).update(**_extent(found[cause]))
-    ended = [need.pk for cause, need in still.items() if cause not in found]
-    Need.objects.filter(pk__in=ended).update(closed_at=present)
-
-
-def _extent(jobs: set[str]) -> dict[str, object]:
-    return {"jobs": len(jobs), "examples": sorted(jobs)[-_EXAMPLES:]}
-
-
-def _causes() -> dict[str, set[str]]:
-    """The jobs that need a person, by cause."""
-    found: dict[str, set[str]] = defaultdict(set)
-    escalated = Step.objects.escalated().order_by().values_list("job_id", "job__workflow", "name", "error_message")
-    for job, workflow, step, message in escalated.iterator():
-        found[f"{workflow}, {step}: {normalised(message)}"[:300]].add(str(job))
-    doubts = Attempt.objects.filter(
-        in_doubt=True, resolved_by="", step__job__state__in=[JobState.FAILED, JobState.COMPLETED]
-    )
-    for job, workflow, step in doubts.values_list("step__job_id", "step__job__workflow", "step__name").iterator():
-        found[f"{workflow}, {step}: nobody knows whether it was done."].add(str(job))
-    for job, workflow in Job.objects.filter(state=JobState.FAILED, partial=True).values_list("pk", "workflow"):
-        found[f"{workflow}: only a part of it was undone."].add(str(job))
-    return found
-
-
-def acknowledge(matter: Matter, *, actor: str) -> None:
-    """Somebody has it in hand: it is not told again. Raises WrongState when it is over, or was acknowledged before."""
-    open_one = type(matter)._default_manager.filter(pk=matter.pk, closed_at__isnull=True, acknowledged_at__isnull=True)
-    if not open_one.update(acknowledged_at=now(), acknowledged_by=actor):
-        raise WrongState("It is over, or somebody has acknowledged it before.")

@@ -9,10 +9,9 @@ from django.urls import reverse
 from supervisor import storms
 from supervisor.channels import Message
 from supervisor.models import Incident, Need, Telling
+from supervisor.needs import Matter
 
 _VENDOR_SAID_AT_MOST = 500
-
-Matter = Incident | Need
 
 
 def of(matter: Matter, said: Telling.Said, *, id: str, present: datetime) -> Message:
@@ -65,12 +64,14 @@ def _incident(incident: Incident, over: datetime | None) -> tuple[str, list[str]
 
 
 def _need(need: Need, over: datetime | None) -> tuple[str, list[str], dict[str, Any]]:
+    data: dict[str, Any] = {"need": need.kind, "workflow": need.workflow or None, "step": need.step or None}
     if over:
         subject = f"Over: jobs needed a person: {need.cause}"
-        return subject, [f"No job needs a person any more: {need.cause}"], {"counts": {"jobs": 0}, "examples": []}
+        lines = [f"No job needs a person any more: {need.cause}"]
+        return subject, lines, data | {"counts": {"jobs": 0}, "examples": []}
     subject = f"{need.jobs} job{' needs' if need.jobs == 1 else 's need'} a person: {need.cause}"
     lines = [subject, "Among them:", *(f"  {job}" for job in need.examples)]
-    return subject, lines, {"counts": {"jobs": need.jobs}, "examples": need.examples}
+    return subject, lines, data | {"counts": {"jobs": need.jobs}, "examples": need.examples}
 
 
 def _link(matter: Matter) -> str | None:

@@ -6,7 +6,7 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import escalation, retention, roll_call, storms
+from supervisor import escalation, needs, retention, roll_call, storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, scheduler, schedules, ticks
 
@@ -14,6 +14,7 @@ SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
 RING_DUE = "supervisor.tasks.ring_due"
 OPEN_DUE = "supervisor.tasks.open_due"
+NOTE_NEEDS = "supervisor.tasks.note_needs"
 TELL_PEOPLE = "supervisor.tasks.tell_people"
 
 
@@ -37,7 +38,14 @@ def prune() -> None:
     close_old_connections()
     retention.prune()
     roll_call.forget()
+    needs.forget()
     escalation.forget()
+
+
+@shared_task(name=NOTE_NEEDS, ignore_result=True)
+def note_needs() -> None:
+    close_old_connections()
+    needs.note_needs()
 
 
 @shared_task(name=TELL_PEOPLE, ignore_result=True)

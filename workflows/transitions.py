@@ -321,13 +321,17 @@ def heartbeat(held: Mapping[uuid.UUID, tuple[int, str | None]]) -> Beat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why an attempt failed. `in_doubt`: the other side may have done it. `retry_after`: seconds, as it asked for."""
+    """Why an attempt failed. `in_doubt`: the other side may have done it. `retry_after`: seconds, as it asked for.
+
+    `frame`: where an exception that nobody expected was raised.
+    """
 
     kind: str
     code: str
     message: str
     in_doubt: bool = False
     retry_after: float | None = None
+    frame: str = ""
 
 
 def open_waiting(job: Job, step: Step, *, until: datetime | None, data: dict[str, Any] | None = None) -> None:
@@ -1187,6 +1191,7 @@ def _fail_running(
         error_kind=failure.kind,
         error_code=failure.code,
         error_message=failure.message,
+        error_frame=failure.frame,
         in_doubt=failure.in_doubt,
     )
     _move_step(

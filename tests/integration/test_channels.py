@@ -23,7 +23,7 @@ from standardwebhooks import WebhookVerificationError
 
 from agents import Permanent
 from sagsite.settings import BASE_DIR
-from supervisor import channels, escalation
+from supervisor import channels, escalation, needs
 from supervisor.channels import Message, apprised, webhook
 from supervisor.channels.channel import NotTold
 from supervisor.models import Incident, Need, Telling
@@ -40,7 +40,7 @@ AGAIN = timedelta(hours=4).total_seconds()
 Said = Telling.Said
 
 
-class Letter(Workflow):
+class Telegram(Workflow):
     """Its failure stands in front of a person."""
 
     a = step("shop.a", on_failure="hold")
@@ -183,7 +183,7 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
     settings.SAG_URL = "https://sag.example.com"
     settings.SAG_NOTIFY = ["ops@example.com"]
     engine.says("shop.a", Permanent("No such street.", code="refused"))
-    job = Letter.start()
+    job = Telegram.start()
     engine.drain()
     escalation.tell()
     engine.says("shop.a", {"ok": True})
@@ -196,10 +196,13 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
     assert opened["data"] | {"since": ""} == {
         "kind": "need",
         "id": str(need.pk),
-        "subject": "1 job needs a person: Letter, a: No such street.",
-        "cause": "Letter, a: No such street.",
+        "subject": "1 job needs a person: Telegram, a: No such street.",
+        "cause": "Telegram, a: No such street.",
         "since": "",
         "until": None,
+        "need": "exhausted",
+        "workflow": "Telegram",
+        "step": "a",
         "counts": {"jobs": 1},
         "examples": [str(job.pk)],
         "link": f"https://sag.example.com/attention/#need-{need.pk}",
@@ -208,8 +211,8 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
     assert mended["timestamp"] == mended["data"]["until"] == need.closed_at.astimezone(UTC).isoformat()
     first, second = mail.outbox
     assert (first.subject, second.subject) == (
-        "1 job needs a person: Letter, a: No such street.",
-        "Over: jobs needed a person: Letter, a: No such street.",
+        "1 job needs a person: Telegram, a: No such street.",
+        "Over: jobs needed a person: Telegram, a: No such street.",
     )
     assert first.body.endswith(f"https://sag.example.com/attention/#need-{need.pk}")
     assert first.extra_headers["Message-ID"] != second.extra_headers["Message-ID"]
@@ -223,7 +226,7 @@ def test_each_telling_has_an_id_of_its_own_and_each_channel_tells_until_somebody
         engine.ahead(ahead)
         escalation.tell()
     assert types(receiver) == ["incident.opened", "incident.still", "incident.still"]
-    escalation.acknowledge(incident, actor="operator:ada")
+    needs.acknowledge(incident, actor="operator:ada")
     engine.ahead(2 * AGAIN)
     assert escalation.tell() == 0
     over(incident)
@@ -276,11 +279,33 @@ def test_what_failed_is_not_tried_again_once_somebody_has_it_in_hand(engine: Eng
     incident = away()
     receiver.status = 503
     escalation.tell()
-    escalation.acknowledge(incident, actor="operator:ada")
+    needs.acknowledge(incident, actor="operator:ada")
     engine.ahead(60)
     assert escalation.tell() == 0
     assert len(receiver.received) == 1
     assert Telling.objects.get().attempts == 0
+
+
+def test_a_cause_that_was_put_off_is_told_when_its_time_comes_and_that_it_is_over_at_once(
+    engine: Engine, receiver: Receiver
+) -> None:
+    engine.says("shop.a", Permanent("No such street.", code="refused"))
+    job = Telegram.start()
+    engine.drain()
+    needs.note_needs()
+    need = Need.objects.get()
+    needs.snooze(need.pk, now() + timedelta(hours=1), actor="operator:ada")
+    assert escalation.tell() == 0
+    engine.ahead(3601)
+    assert escalation.tell() == 1
+    needs.snooze(need.pk, now() + timedelta(hours=9), actor="operator:ada")
+    engine.ahead(AGAIN + 60)
+    assert escalation.tell() == 0
+    engine.says("shop.a", {"ok": True})
+    verbs.retry_step(job.pk, "a", actor="operator:ada", reason="mended")
+    engine.drain()
+    assert escalation.tell() == 1
+    assert types(receiver) == ["need.opened", "need.mended"]
 
 
 @pytest.mark.parametrize(
@@ -479,7 +504,7 @@ def test_causes_that_cannot_be_noted_keep_no_outage_from_being_told(
     def fails() -> None:
         raise ValueError("a row that nobody can read")
 
-    monkeypatch.setattr(escalation, "note_needs", fails)
+    monkeypatch.setattr(needs, "note_needs", fails)
     away()
     assert escalation.tell() == 1
 

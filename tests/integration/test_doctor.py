@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
-from supervisor import doctor, escalation, sweep
+from supervisor import doctor, escalation, needs, sweep
 from supervisor.doctor import Finding, Grade
 from supervisor.models import Incident, Sweep, Telling
 from tests import console_data as data
@@ -201,7 +201,7 @@ def test_a_channel_that_keeps_failing_is_to_be_looked_at_and_ill_where_it_is_the
     assert finding.said.startswith("webhook dead has failed 3 times: ConnectError")
     settings.SAG_NOTIFY = []
     assert grade_of("channels") == Grade.ILL
-    escalation.acknowledge(incident, actor="operator:ada")
+    needs.acknowledge(incident, actor="operator:ada")
     healthy.ahead(200)
     escalation.tell()
     assert grade_of("channels") == Grade.WELL

@@ -12,7 +12,7 @@ from django.core.mail.backends.base import BaseEmailBackend
 from django.db import connection, transaction
 
 from agents import Permanent, Transient
-from supervisor import escalation, storms
+from supervisor import escalation, needs, storms
 from supervisor.models import Incident, Need
 from tests.integration.engine import Beside, Engine, state_of
 from tests.waiting import wait_until
@@ -87,13 +87,13 @@ def test_it_is_told_again_after_some_hours_until_somebody_acknowledges_it(engine
     engine.ahead(120)
     escalation.tell()
     assert subjects() == ["shop is away: unavailable", "Still: shop is away: unavailable"]
-    escalation.acknowledge(incident, actor="operator:ada")
+    needs.acknowledge(incident, actor="operator:ada")
     engine.ahead(2 * AGAIN)
     assert escalation.tell() == 0
     incident.refresh_from_db()
     assert incident.acknowledged_by == "operator:ada"
     with pytest.raises(WrongState):
-        escalation.acknowledge(incident, actor="operator:bo")
+        needs.acknowledge(incident, actor="operator:bo")
 
 
 def test_what_is_mended_is_told_once_and_what_comes_again_is_new(engine: Engine) -> None:
@@ -216,7 +216,7 @@ def look_aside() -> None:
     ],
 )
 def test_a_cause_is_a_message_without_what_differs(message: str, cause: str) -> None:
-    assert escalation.normalised(message) == cause
+    assert needs.normalised(message) == cause
 
 
 def test_an_outage_of_real_parts_is_told_with_what_waits(engine: Engine) -> None:

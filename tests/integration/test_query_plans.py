@@ -10,7 +10,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
-from supervisor import sweep
+from supervisor import needs, sweep
 from workflows import statements
 from workflows.models import Attempt, Event, Job, Step
 
@@ -188,6 +188,22 @@ def test_a_question_is_answered_by_its_index(question: Callable[[], object], ind
     found = explain(asked.captured_queries[0]["sql"])
     assert index in {name for _, name in found}
     assert scanned(found) == set()
+
+
+def test_what_needs_a_person_is_found_by_small_indexes_alone() -> None:
+    with CaptureQueriesContext(connection) as asked:
+        needs._changes()
+    found = explain(asked.captured_queries[-1]["sql"])
+    assert scanned(found) == set()
+    small = {
+        "step_escalated",
+        "attempt_in_doubt",
+        "job_undone_in_part",
+        "step_waits_for_ever",
+        "step_waiting",
+        "step_ready",
+    }
+    assert small <= {index for _, index in found}
 
 
 def test_the_steps_of_one_job_are_found_without_walking_the_table() -> None:
