@@ -237,5 +237,5 @@ def test_the_place_of_an_exception_stands_at_its_attempt(client: Client) -> None
     failure = data.Failure(
         kind="transient", code="KeyError", message="KeyError: 'fare'", frame="airline/agents.py:7 reserve"
     )
-    data.scheduler.fail(data.run(job, "flight"), failure, sent="{}")
+    data.reports.fail(data.run(job, "flight"), failure, sent="{}")
     assert "airline/agents.py:7 reserve" in client.get(f"/jobs/{job.pk}").content.decode()
