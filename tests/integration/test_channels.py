@@ -40,7 +40,7 @@ AGAIN = timedelta(hours=4).total_seconds()
 Said = Telling.Said
 
 
-class Letter(Workflow):
+class Telegram(Workflow):
     """Its failure stands in front of a person."""
 
     a = step("shop.a", on_failure="hold")
@@ -183,7 +183,7 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
     settings.SAG_URL = "https://sag.example.com"
     settings.SAG_NOTIFY = ["ops@example.com"]
     engine.says("shop.a", Permanent("No such street.", code="refused"))
-    job = Letter.start()
+    job = Telegram.start()
     engine.drain()
     escalation.tell()
     engine.says("shop.a", {"ok": True})
@@ -196,8 +196,8 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
     assert opened["data"] | {"since": ""} == {
         "kind": "need",
         "id": str(need.pk),
-        "subject": "1 job needs a person: Letter, a: No such street.",
-        "cause": "Letter, a: No such street.",
+        "subject": "1 job needs a person: Telegram, a: No such street.",
+        "cause": "Telegram, a: No such street.",
         "since": "",
         "until": None,
         "counts": {"jobs": 1},
@@ -208,8 +208,8 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
     assert mended["timestamp"] == mended["data"]["until"] == need.closed_at.astimezone(UTC).isoformat()
     first, second = mail.outbox
     assert (first.subject, second.subject) == (
-        "1 job needs a person: Letter, a: No such street.",
-        "Over: jobs needed a person: Letter, a: No such street.",
+        "1 job needs a person: Telegram, a: No such street.",
+        "Over: jobs needed a person: Telegram, a: No such street.",
     )
     assert first.body.endswith(f"https://sag.example.com/attention/#need-{need.pk}")
     assert first.extra_headers["Message-ID"] != second.extra_headers["Message-ID"]
@@ -482,6 +482,17 @@ def test_causes_that_cannot_be_noted_keep_no_outage_from_being_told(
     monkeypatch.setattr(escalation, "note_needs", fails)
     away()
     assert escalation.tell() == 1
+
+
+def test_a_matter_that_cannot_be_put_into_words_keeps_no_other_from_being_told(
+    engine: Engine, receiver: Receiver
+) -> None:
+    for number, examples in enumerate((7, ["a job"])):
+        opened_at = now() + timedelta(seconds=number)
+        Need.objects.create(cause=f"cause {number}", jobs=1, examples=examples, opened_at=opened_at)
+    [channel] = channels.configured()
+    assert escalation._tell_over(channel) == 1
+    assert [one["data"]["cause"] for one in said(receiver)] == ["cause 1"]
 
 
 def test_tellings_of_what_is_over_are_forgotten_and_no_others(engine: Engine, receiver: Receiver) -> None:
