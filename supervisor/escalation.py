@@ -92,10 +92,14 @@ def _tell_over(channel: Channel) -> int:
     taken = 0
     for kind, matter in _matters(tellings.keys()):
         telling = tellings.pop((kind, matter.pk), None)
-        if due(matter, telling, present) is not None:
-            taken += _tell_of(kind, matter, channel)
-        elif telling is not None:
-            _lay_down(telling, matter, present)
+        try:
+            if due(matter, telling, present) is not None:
+                taken += _tell_of(kind, matter, channel)
+            elif telling is not None:
+                _lay_down(telling, matter, present)
+        except Exception:  # one poison row must not keep people from being told of the others
+            logger.exception("%s could not be told over %s", matter, channel.name)
+            connection.close_if_unusable_or_obsolete()
     Telling.objects.filter(pk__in=[row.pk for row in tellings.values()]).update(attempts=0, over=True)  # of no matter
     return taken
 

@@ -509,6 +509,17 @@ def test_causes_that_cannot_be_noted_keep_no_outage_from_being_told(
     assert escalation.tell() == 1
 
 
+def test_a_matter_that_cannot_be_put_into_words_keeps_no_other_from_being_told(
+    engine: Engine, receiver: Receiver
+) -> None:
+    for number, examples in enumerate((7, ["a job"])):
+        opened_at = now() + timedelta(seconds=number)
+        Need.objects.create(cause=f"cause {number}", jobs=1, examples=examples, opened_at=opened_at)
+    [channel] = channels.configured()
+    assert escalation._tell_over(channel) == 1
+    assert [one["data"]["cause"] for one in said(receiver)] == ["cause 1"]
+
+
 def test_tellings_of_what_is_over_are_forgotten_and_no_others(engine: Engine, receiver: Receiver) -> None:
     ended = away("shop")
     away("kiosk")
