@@ -514,7 +514,7 @@ def test_a_matter_that_cannot_be_put_into_words_keeps_no_other_from_being_told(
 ) -> None:
     for number, examples in enumerate((7, ["a job"])):
         opened_at = now() + timedelta(seconds=number)
-        Need.objects.create(cause=f"cause {number}", jobs=1, examples=examples, opened_at=opened_at)
+        Need.objects.create(cause=f"cause {number}", jobs=1, examples=examples, opened_at=opened_at, since=opened_at)
     [channel] = channels.configured()
     assert escalation._tell_over(channel) == 1
     assert [one["data"]["cause"] for one in said(receiver)] == ["cause 1"]
