@@ -36,6 +36,7 @@ def ring_due() -> None:
 def prune() -> None:
     close_old_connections()
     retention.prune()
+    retention.tend_history()
     roll_call.forget()
 
 
