@@ -161,8 +161,6 @@ def _attach(week: datetime, *, move: bool) -> bool:
     name = Identifier(f"sag_workflows_event_{week:%Y_%m_%d}")
     bounds = [first_id(week), first_id(week + WEEK)]
     with _briefly() as cursor:
-        if not _is_alone(cursor):
-            return False
         cursor.execute(SQL("CREATE TABLE {} (LIKE sag_workflows_event INCLUDING DEFAULTS)").format(name))
         if move:
             cursor.execute("LOCK TABLE sag_workflows_event_default IN ACCESS EXCLUSIVE MODE")
@@ -183,8 +181,6 @@ def drop(partition: Partition) -> bool:
         return False
     try:
         with _briefly() as cursor:
-            if not _is_alone(cursor):
-                return False
             cursor.execute(SQL("DROP TABLE {}").format(Identifier(partition.name)))
             # Looked at again now that the history is locked, which whoever opens a job has in use until that is committed.
             left = jobs.exists()
@@ -199,12 +195,6 @@ def _briefly() -> Iterator[CursorWrapper]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SET LOCAL lock_timeout = %s", [_PATIENCE])
         yield cursor
-
-
-def _is_alone(cursor: CursorWrapper) -> bool:
-    """Two supervisors would only wait for each other."""
-    cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('sag history'))")
-    return bool(cursor.fetchone()[0])
 
 
 def _not_now(said: str, error: Error) -> bool:
