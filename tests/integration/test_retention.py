@@ -7,7 +7,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents import Permanent
-from supervisor import retention
+from supervisor import retention, sweep
+from supervisor.models import Sweep
 from tests.integration.engine import Beside, Engine, locked, named
 from workflows import Workflow, step
 from workflows.clock import now
@@ -89,6 +90,16 @@ def test_the_number_of_statements_depends_on_batches_and_not_on_jobs(
         return len(captured)
 
     assert statements(2) == statements(20)
+
+
+def test_a_sweep_is_forgotten_after_a_day_so_many_at_once(engine: Engine) -> None:
+    old, young = (now() - timedelta(hours=hours) for hours in (25, 23))
+    rows = [Sweep(started_at=moment, finished_at=moment) for moment in [young, *[old] * (sweep.PAGE + 1)]]
+    Sweep.objects.bulk_create(rows)
+    sweep.sweep()
+    assert Sweep.objects.filter(finished_at=old).count() == 1
+    sweep.sweep()
+    assert [Sweep.objects.filter(finished_at=moment).count() for moment in (old, young)] == [0, 1]
 
 
 def test_a_key_is_forgotten_after_two_days(engine: Engine) -> None:
