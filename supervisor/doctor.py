@@ -11,7 +11,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Count, Min
 
 from supervisor.console import pulse
-from supervisor.health import SWEEPS_MISSED
+from supervisor.health import WAITS_TOO_LONG, is_silent, swept_at
 from supervisor.models import Incident
 from workflows import broker, history, standing
 from workflows.clock import now
@@ -19,7 +19,6 @@ from workflows.conf import conf
 from workflows.models import Agent, ClockOffset, Schedule, Step
 
 _BEAT_IS_LATE = timedelta(seconds=10)
-_WAITS_TOO_LONG = timedelta(seconds=30)
 
 
 class Grade(StrEnum):
@@ -174,12 +173,13 @@ def _broker() -> _Found:
 
 
 def _sweeps() -> _Found:
-    last = pulse.swept_at()
+    last = swept_at()
     do = "Start `manage.py up --supervisor` and `manage.py up --beat`."
     if last is None:
         return Grade.ILL, "None has run yet: what gets stuck is not found.", do
-    age = now() - last
-    if age > timedelta(seconds=SWEEPS_MISSED * conf.sweep):
+    present = now()
+    age = present - last
+    if is_silent(last, present):
         return Grade.ILL, f"The last one ended {_seconds(age)} ago: what gets stuck is not found.", do
     return _well(f"The last one ended {_seconds(age)} ago.")
 
@@ -228,7 +228,7 @@ def _operations() -> _Found:
 
 
 def _waiting() -> _Found:
-    long = Step.objects.ready().filter(run_after__lt=now() - _WAITS_TOO_LONG).order_by()
+    long = Step.objects.ready().filter(run_after__lt=now() - WAITS_TOO_LONG).order_by()
     rows = list(long.values("queue").annotate(number=Count("pk"), oldest=Min("run_after")).order_by("queue"))
     if not rows:
         return _well("No ready step has waited long.")

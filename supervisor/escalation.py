@@ -114,8 +114,8 @@ def _words(matter: Matter) -> tuple[str, str]:
 @transaction.atomic
 def note_needs() -> None:
     """Write down for which causes jobs need a person now, and close those for which none does any more."""
-    present, found = now(), _causes()
     still = {need.cause: need for need in Need.objects.select_for_update(no_key=True).filter(closed_at__isnull=True)}
+    present, found = now(), _causes()  # looked for under the lock, or what another one has just written down is closed
     for cause in found.keys() - still.keys():
         Need.objects.get_or_create(cause=cause, closed_at=None, defaults={"opened_at": present} | _extent(found[cause]))
     for cause in found.keys() & still.keys():

@@ -37,9 +37,12 @@ def prune() -> int:
 
 def _forget_keys(before: datetime) -> None:
     """They were written in the order of their ids, so the first young one ends the search."""
-    oldest = IdempotencyRecord.objects.order_by("pk").values_list("pk", "created_at")[: BATCH * _BATCHES_A_RUN]
-    old = [key for key, created_at in oldest if created_at < before]
-    IdempotencyRecord.objects.filter(pk__in=old).delete()
+    for _ in range(_BATCHES_A_RUN):
+        oldest = IdempotencyRecord.objects.order_by("pk").values_list("pk", "created_at")[:BATCH]
+        old = [key for key, created_at in oldest if created_at < before]
+        IdempotencyRecord.objects.filter(pk__in=old).delete()
+        if len(old) < BATCH:
+            break
 
 
 def tend_history() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from django.db.models import Q
 from django.http import QueryDict
 
 from workflows.models import Job
@@ -76,7 +74,7 @@ class Filters:
         if self.workflow:
             jobs = jobs.filter(workflow=self.workflow)
         if self.q:
-            jobs = jobs.filter(_exactly(self.q))
+            jobs = jobs.called(self.q)
         return jobs
 
     def _in_states(self, jobs: JobQuerySet) -> JobQuerySet:
@@ -94,14 +92,6 @@ def _any_of(parts: Iterable[JobQuerySet]) -> JobQuerySet:
     for other in others:
         first = first | other
     return first
-
-
-def _exactly(text: str) -> Q:
-    """The job with this id, or those with this key."""
-    try:
-        return Q(pk=uuid.UUID(text)) | Q(key=text)
-    except ValueError:
-        return Q(key=text)
 
 
 def jobs_in(word: str) -> JobQuerySet:

@@ -9,16 +9,19 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django_htmx.http import HTMX_STOP_POLLING
 
+from supervisor import health
 from supervisor.console import incidents, items, needs, pulse, timeline
-from supervisor.console.access import is_operator, names_of, reader
+from supervisor.console.access import is_operator, reader
 from supervisor.console.cards import StepView
 from supervisor.console.filters import WORDS, Filters
 from supervisor.console.pages import Cursor, page, with_steps
-from workflows import verbs
+from workflows import signals
+from workflows.allowed import job_verbs
 from workflows.clock import now
 from workflows.exceptions import NotFound
 from workflows.models import Job
 from workflows.plans import registry
+from workflows.undo import preview
 
 NEWEST = 12
 OUTAGES = 3
@@ -50,7 +53,7 @@ def attention(request: HttpRequest) -> HttpResponse:
     found = needs.newest(IN_NEED_ON_A_PAGE + 1, Cursor.parse(request.GET.get("after", "")))
     shown = found[:IN_NEED_ON_A_PAGE]
     older = Cursor.of(shown[-1].job) if len(found) > len(shown) else None
-    context = {"now": now(), "needs": shown, "older": older, "swept_at": pulse.swept_at()}
+    context = {"now": now(), "needs": shown, "older": older, "swept_at": health.swept_at()}
     return render(request, "console/attention.html", context)
 
 
@@ -152,7 +155,7 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
     """What the templates of the undo's page need, or Http404."""
     present = now()
     try:
-        preview = verbs.preview(job_id, down_to=down_to or None)
+        undoing = preview(job_id, down_to=down_to or None)
     except NotFound as error:
         raise Http404(error.message) from error
     job = Job.objects.get(pk=job_id)
@@ -160,10 +163,10 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
     return {
         "job": job,
         "now": present,
-        "preview": preview,
-        "calls": preview.steps[:SHOWN_OF_AN_UNDO],
-        "more_calls": len(preview.steps) - SHOWN_OF_AN_UNDO,
-        "allowed": "compensation" in verbs.job_verbs(job) and preview.pivot is None,
+        "preview": undoing,
+        "calls": undoing.steps[:SHOWN_OF_AN_UNDO],
+        "more_calls": len(undoing.steps) - SHOWN_OF_AN_UNDO,
+        "allowed": "compensation" in job_verbs(job) and undoing.pivot is None,
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         "may_act": is_operator(request.user),
@@ -177,7 +180,7 @@ def _list_query(request: HttpRequest) -> str:
 def _rights(request: HttpRequest, cards: Sequence[StepView]) -> dict[str, Any]:
     """Whether the reader may push buttons, and which approvals are not the reader's to give."""
     named = [card for card in cards if card.takes_signal and card.planned.approvers]
-    called = names_of(request.user) if named else frozenset()
+    called = signals.names_of(request.user) if named else set()
     return {
         "may_act": is_operator(request.user),
         "not_theirs": {card.step.pk for card in named if not called & set(card.planned.approvers)},

@@ -13,9 +13,36 @@ from supervisor.models import Incident, Need, Sweep
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
-from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step, Worker
+from workflows.models import (
+    Agent,
+    Attempt,
+    Breaker,
+    CallCount,
+    ClockOffset,
+    Event,
+    IdempotencyRecord,
+    Job,
+    Schedule,
+    Step,
+    Worker,
+)
 
-_EMPTIED = (Sweep, Incident, Need, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule, Worker)
+_EMPTIED = (
+    Sweep,
+    Incident,
+    Need,
+    Breaker,
+    CallCount,
+    Event,
+    Attempt,
+    Step,
+    Job,
+    Agent,
+    ClockOffset,
+    Schedule,
+    Worker,
+    IdempotencyRecord,
+)
 
 
 @pytest.fixture

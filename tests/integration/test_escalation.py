@@ -9,12 +9,12 @@ import pytest
 from django.core import mail
 from django.core.mail import EmailMessage
 from django.core.mail.backends.base import BaseEmailBackend
-from django.db import connection
+from django.db import connection, transaction
 
 from agents import Permanent, Transient
 from supervisor import escalation, storms
 from supervisor.models import Incident, Need
-from tests.integration.engine import Engine, state_of
+from tests.integration.engine import Beside, Engine, state_of
 from workflows import Workflow, step, verbs
 from workflows.clock import now
 from workflows.exceptions import WrongState
@@ -110,6 +110,18 @@ def test_what_is_mended_is_quiet_and_what_comes_again_is_new(engine: Engine) -> 
     assert Need.objects.count() == 2
 
 
+def test_a_cause_that_ends_while_another_supervisor_looks_is_not_opened_again(engine: Engine) -> None:
+    [job] = held_parcels(engine, "No such street.")
+    escalation.note_needs()
+    with transaction.atomic():
+        Need.objects.select_for_update(no_key=True).get(closed_at__isnull=True)
+        other = Beside(escalation.note_needs).until_blocked()
+        verbs.skip(job.pk, "a", actor="operator:ada", reason="no matter")
+        escalation.note_needs()
+    other.result()
+    assert [need.closed_at is None for need in Need.objects.all()] == [False]
+
+
 def test_an_outage_that_ended_before_it_was_told_is_not_told(engine: Engine) -> None:
     Incident.objects.filter(pk=away().pk).update(closed_at=now())
     assert escalation.tell() == 0
@@ -165,6 +177,8 @@ class Hanging(BaseEmailBackend):
 
 def test_a_mail_server_that_hangs_delays_nobody_and_is_asked_once_at_a_time(engine: Engine, settings: Any) -> None:
     settings.EMAIL_BACKEND = f"{__name__}.Hanging"
+    Hanging.asked.clear()
+    Hanging.answers.clear()
     away()
     thread = escalation.tell_aside()
     try:

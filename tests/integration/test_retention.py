@@ -83,9 +83,7 @@ def test_the_number_of_statements_depends_on_batches_and_not_on_jobs(
         for _ in range(jobs):
             done(engine)
         engine.ahead(31 * DAY)
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             assert retention.prune() == jobs
         return len(captured)
 
@@ -116,4 +114,3 @@ def test_a_key_is_forgotten_after_two_days(engine: Engine) -> None:
         )
     retention.prune()
     assert [record.key for record in IdempotencyRecord.objects.all()] == ["1"]
-    IdempotencyRecord.objects.all().delete()
