@@ -32,6 +32,7 @@ def prune() -> int:
         if len(jobs) < BATCH:
             break
     _forget_keys(moment - timedelta(seconds=conf.keep_keys))
+    _forget_history()
     return pruned
 
 
@@ -45,13 +46,12 @@ def _forget_keys(before: datetime) -> None:
             break
 
 
-def tend_history() -> None:
-    """Make the partitions of the weeks to come, and drop those of weeks of which no job is left.
+def _forget_history() -> None:
+    """Drop the partitions of weeks of which no job is left.
 
     A week whose last jobs live on, or need a person, keeps their events for as long; those of all its other jobs are
     deleted once even failures of that time would be forgotten. So are those in the catch-all, which is never dropped.
     """
-    history.make_ahead()
     moment = history.present()
     may_be_over = moment - timedelta(seconds=min(conf.keep_history, conf.keep_failures))
     is_old = moment - timedelta(seconds=max(conf.keep_history, conf.keep_failures))

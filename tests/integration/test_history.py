@@ -15,7 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from agents import Permanent
-from supervisor import retention
+from supervisor import retention, tasks
 from tests.integration.engine import Beside, Engine, backend, check_books, history, state_of
 from workflows import Workflow, broker, signal, step, transitions
 from workflows import history as weeks
@@ -166,8 +166,15 @@ def test_what_is_missing_is_made_once() -> None:
     missing = [partition_of(a_week(away)) for away in (1, 3)]
     assert all(map(weeks.drop, missing))
     assert weeks.make_ahead() == 2
-    assert {partition.name for partition in missing} < names()
     assert weeks.make_ahead() == 0
+    assert {partition.name for partition in missing} < names()
+
+
+def test_the_supervisor_makes_what_is_missing_each_minute() -> None:
+    missing = partition_of(a_week(4))
+    assert weeks.drop(missing)
+    tasks.prune()
+    assert missing.name in names()
 
 
 def test_two_that_make_at_once_make_each_week_once() -> None:
@@ -242,12 +249,9 @@ def test_where_there_are_too_many_to_move_they_stay_and_the_weeks_after_are_made
 def test_events_in_the_catch_all_go_once_their_jobs_are_forgotten(engine: Engine) -> None:
     gone, kept = done(engine, a_week(20)), opened(a_week(20), WaitingHistory)
     engine.drain()
-    engine.ahead(31 * DAY)
-    retention.tend_history()
-    assert events_of(gone)
     told = history(kept)
+    engine.ahead(31 * DAY)
     assert retention.prune() == 1
-    retention.tend_history()
     assert (events_of(gone), history(kept)) == (0, told)
 
 
@@ -260,8 +264,6 @@ def test_a_week_without_jobs_is_dropped_and_no_event_is_deleted(engine: Engine) 
     engine.ahead(31 * DAY)
     with CaptureQueriesContext(connection) as asked:
         assert retention.prune() == 3
-        assert events_of(*jobs)
-        retention.tend_history()
     assert partition.name not in names()
     assert not events_of(*jobs)
     changes = [query["sql"] for query in asked.captured_queries if "DELETE" in query["sql"]]
@@ -272,14 +274,14 @@ def test_a_week_without_jobs_is_dropped_and_no_event_is_deleted(engine: Engine) 
 def test_a_week_is_not_dropped_before_history_is_old_enough() -> None:
     """Also where it never had a job: somebody's clock may be late."""
     partition = made(-4)
-    retention.tend_history()
+    retention.prune()
     assert partition.name in names()
 
 
 def test_the_weeks_to_come_are_never_dropped(engine: Engine) -> None:
     before = names()
     engine.ahead(1000 * DAY)
-    retention.tend_history()
+    retention.prune()
     assert names() == before
 
 
@@ -291,7 +293,6 @@ def test_a_kept_job_keeps_its_history_and_that_of_the_others_is_deleted(engine: 
     told = history(kept)
     engine.ahead(100 * DAY)
     assert retention.prune() == 3
-    retention.tend_history()
     assert partition.name in names()
     assert (history(kept), events_of(*others)) == (told, 0)
     check_books(kept)
@@ -304,7 +305,6 @@ def test_the_history_of_others_stays_while_failures_of_that_time_are_kept(engine
     other = done(engine, a_week(-8))
     engine.ahead(31 * DAY)
     assert retention.prune() == 1
-    retention.tend_history()
     assert events_of(other)
 
 
@@ -320,9 +320,8 @@ def test_a_call_deletes_a_bounded_number_and_the_next_goes_on_behind_what_is_kep
     left = [events_of(gone)]
     assert left[0] > 4
     engine.ahead(100 * DAY)
-    assert retention.prune() == 1
     while left[-1] and len(left) < 10:
-        retention.tend_history()
+        retention.prune()
         left.append(events_of(gone))
     assert left[-1] == 0
     assert max(before - after for before, after in pairwise(left)) == 4
