@@ -15,7 +15,7 @@ from supervisor import channels
 from supervisor.console import pulse
 from supervisor.health import WAITS_TOO_LONG, is_silent, swept_at
 from supervisor.models import Incident, Telling
-from workflows import broker, standing
+from workflows import broker, history, standing
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Agent, ClockOffset, Schedule, Step
@@ -54,6 +54,7 @@ def examine() -> list[Finding]:
         ("durability", _durability),
         ("standby", _standby),
         ("clock", _clock),
+        ("history", _history),
         ("broker", _broker),
         ("sweeps", _sweeps),
         ("beat", _beat),
@@ -145,6 +146,20 @@ def _clock() -> _Found:
         said = f"It runs {ahead} ahead of the database's own: a test or a rehearsal has left it so."
         return Grade.ILL, said, "Stop the workers, and empty the table sag_workflows_clockoffset."
     return _well("It is the database's own.")
+
+
+def _history() -> _Found:
+    """Where the events of coming weeks go, and whether some went where they are forgotten row by row."""
+    partitions = history.partitions()
+    next_week = history.present() + history.WEEK
+    if not any(partition.covers(next_week) for partition in partitions):
+        do = "See that the supervisor runs, and that the role of DATABASE_URL owns the tables."
+        return Grade.LOOK, "The next week has no partition yet; without one its events go to the catch-all.", do
+    strays = [job for partition in partitions if partition.is_catch_all for job in history.jobs_in(partition, limit=1)]
+    if strays:
+        said = f"The catch-all holds events, the first of them of {history.moment_of(strays[0]):%Y-%m-%d %H:%M} by the job's id."
+        return Grade.LOOK, said, "Set the clocks of all hosts. These events go with their jobs, only more slowly."
+    return _well("Each week has its partition, and the next ones too.")
 
 
 # --- what moves the jobs ---------------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import transaction
 
 from supervisor import doctor, escalation, needs, sweep
 from supervisor.doctor import Finding, Grade
@@ -18,9 +19,10 @@ from tests.integration.engine import Engine
 from tests.integration.outages import Delivery, outage_of_shop
 from tests.integration.receivers import closed_port
 from tests.integration.recurring import EACH_MINUTE, Diary
-from workflows import transitions
+from workflows import history, transitions
 from workflows.clock import now
 from workflows.models import Agent, ClockOffset, Worker
+from workflows.opening import new_job
 from workflows.plans import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,6 +217,27 @@ def test_a_channel_that_does_not_come_back_is_ill(healthy: Engine) -> None:
     assert (finding.grade, finding.said) == (
         Grade.ILL,
         "e-mail was to be tried again and was not: it hangs, or no supervisor runs.",
+    )
+
+
+def test_a_next_week_without_a_partition_is_to_be_looked_at(healthy: Engine) -> None:
+    [next_week] = [week for week in history.partitions() if week.covers(history.present() + history.WEEK)]
+    with transaction.atomic():
+        assert history.drop(next_week)
+        finding = findings()["history"]
+        transaction.set_rollback(True)
+    assert (finding.grade, finding.do[:29]) == (Grade.LOOK, "See that the supervisor runs,")
+    assert grade_of("history") == Grade.WELL
+
+
+def test_events_in_the_catch_all_are_to_be_looked_at(healthy: Engine) -> None:
+    job = new_job(Delivery.plan, {})
+    job.pk = history.first_id(datetime(2040, 2, 29, 12, tzinfo=UTC))
+    transitions.start(job, plan=Delivery.plan, actor="application", start_at=None)
+    finding = findings()["history"]
+    assert (finding.grade, finding.said) == (
+        Grade.LOOK,
+        "The catch-all holds events, the first of them of 2040-02-29 12:00 by the job's id.",
     )
 
 
