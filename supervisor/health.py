@@ -15,9 +15,15 @@ from workflows.conf import conf
 
 SWEEPS_MISSED = 3
 TICKS_LATE = timedelta(seconds=30)
+WAITS_TOO_LONG = timedelta(seconds=30)  # a ready step that no worker takes
 OBSERVES = (
     "The supervisor only observes: nothing that failed or got stuck moves until the setting observe_only is taken back."
 )
+
+
+def swept_at() -> datetime | None:
+    """When the supervisor last looked."""
+    return Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
 
 
 @require_safe

@@ -25,21 +25,23 @@ class Duty(StrEnum):
     SWEEP = "sweep"
     RINGS = "rings"
     TICKS = "ticks"
+    NEEDS = "needs"
     TELL = "tell"
     PRUNE = "prune"
 
 
-_SECONDS = {Duty.RINGS: 1.0, Duty.TICKS: 1.0, Duty.TELL: 30.0, Duty.PRUNE: 60.0}
+_SECONDS = {Duty.RINGS: 1.0, Duty.TICKS: 1.0, Duty.NEEDS: 5.0, Duty.TELL: 30.0, Duty.PRUNE: 60.0}
 _MARK = uuid.uuid4().hex[:12]
 
-# The row is locked by whoever comes first; who waited for it sees it as it is then. A term that runs for longer than any
-# may was drawn before the clock was set back.
+# The row is locked by whoever comes first; who waited for it sees it as it is then, with a clock that stands at when it
+# began to wait. So a term may seem a little too long. One that is much longer than any was drawn before the clock was set
+# back.
 _TAKE = """
 INSERT INTO sag_supervisor_term AS kept (duty, holder, term, begun_at, until)
 VALUES (%(duty)s, %(holder)s, 1, sag_now(), sag_now() + make_interval(secs => %(length)s))
 ON CONFLICT (duty) DO UPDATE
 SET holder = EXCLUDED.holder, term = kept.term + 1, begun_at = EXCLUDED.begun_at, until = EXCLUDED.until
-WHERE kept.until <= sag_now() OR kept.until > EXCLUDED.until
+WHERE kept.until <= sag_now() OR kept.until > EXCLUDED.until + make_interval(secs => %(length)s)
 RETURNING term"""
 
 

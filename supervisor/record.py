@@ -56,10 +56,15 @@ class Record:
             row.decisions.append(told)
 
     def failed(self, what: str, error: Exception) -> None:
-        """A row that could not be handled. The next one may need another connection."""
+        """A row that could not be handled."""
         self.row.failed += 1
         if len(self.row.problems) < _KEPT_PROBLEMS:
             self.row.problems.append(f"{what}: {type(error).__name__}: {error}")
-        logger.error("the sweep could not handle %s", what, exc_info=error)
-        if isinstance(error, Error):
-            connection.close_if_unusable_or_obsolete()
+        pass_over(what, error)
+
+
+def pass_over(what: str, error: Exception) -> None:
+    """Tell the log of it. What comes next may need another connection."""
+    logger.error("the supervisor could not handle %s", what, exc_info=error)
+    if isinstance(error, Error):
+        connection.close_if_unusable_or_obsolete()

@@ -5,23 +5,23 @@ locked already, everything looked at again, one remedy. A row that raises is rec
 Any number of sweeps at once is harmless.
 """
 
-import logging
 import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
 
 from supervisor import leadership, storms
 from supervisor.models import Sweep
-from supervisor.record import Decision, Record
+from supervisor.record import Decision, Record, pass_over
 from supervisor.remedies import Choice, Facts, choose
-from workflows import broker, compensation, errands, scheduler, transitions
+from workflows import broker, compensation, errands, findings, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
@@ -29,12 +29,10 @@ from workflows.plans.plan import Plan, PlanStep
 from workflows.states import ENDED_STEP_STATES, ErrorKind, Outcome, Remedy, Role, StepKind
 from workflows.transitions import in_transaction
 
-logger = logging.getLogger(__name__)
-
 PAGE = 200
 _LIVE_JOBS_A_SWEEP = 500
 _OBSERVED_A_QUESTION = 200
-_SECONDS_A_SWEEP = 10.0
+_TIME_A_HALF = 10.0
 _KEEP_SWEEPS = timedelta(hours=24)
 _SKIPS_TO_REPORT = 3
 _LATEST = 3
@@ -77,7 +75,7 @@ def sweep(memory: Memory = _memory, is_ours: Callable[[], bool] = _for_ever) -> 
     begun, observes = now(), conf.observe_only
     row = Sweep(by=leadership.me(), started_at=begun, grace_until=_grace(begun), observed=observes)
     _forget_old_sweeps(begun)
-    until = time.monotonic() + _SECONDS_A_SWEEP
+    until = time.monotonic() + _TIME_A_HALF
     this = _Round(record=Record(row), memory=memory, is_ours=is_ours, until=until, observes=observes)
     if row.grace_until is None or row.grace_until <= begun:
         row.expired = _each(this, Step.objects.overdue(), expire)
@@ -86,14 +84,17 @@ def sweep(memory: Memory = _memory, is_ours: Callable[[], bool] = _for_ever) -> 
             row.expired += _each(this, Step.objects.due().exclude(kind__in=_TO_GO_ON), end_wait)
     row.remedied = _each(this, Step.objects.without_remedy(), decide)
     transitions.set_deadlines()
-    row.moved = _each_job(
-        this, Job.objects.past_deadline(), scheduler.pass_deadline, "stop", "Its deadline has passed."
+    this.until = time.monotonic() + _TIME_A_HALF
+    row.moved = sum(
+        (
+            _each_job(this, _ids(Job.objects.past_deadline()), findings.pass_deadline, "stop"),
+            _each_job(this, _ids(Job.objects.owe_parent()), errands.tell_parent, "tell"),
+            # Gates that nobody looked at, and fan-outs that nobody went on with: whoever should have, died.
+            _each_job(this, _ids(Step.objects.at_gate(), "job_id"), _attend, "attend"),
+            _each_job(this, _ids(Step.objects.to_spread(), "job_id"), _attend, "attend"),
+            _each_job(this, _stranded(this), findings.heal, "heal"),
+        )
     )
-    row.moved += _each_job(
-        this, Job.objects.owe_parent(), errands.tell_parent, "tell", "It has ended, and who waits for it had not heard."
-    )
-    row.moved += _attend(this)
-    row.moved += _move_stranded(this)
     row.finished_at = now()
     row.save(force_insert=True)
     return row
@@ -116,7 +117,7 @@ def _grace(begun: datetime) -> datetime | None:
     if len(graces) == _LATEST:
         return known
     had_grace_lately = known is not None and begun < known + lease
-    gap = silence > 2 * interval or took > 2 * timedelta(seconds=_SECONDS_A_SWEEP)
+    gap = silence > 2 * interval or took > 3 * timedelta(seconds=_TIME_A_HALF)
     return begun + lease if gap and (not had_grace_lately or silence > lease) else known
 
 
@@ -170,12 +171,13 @@ def _note_skip(this: _Round, step_id: int) -> None:
         this.record.failed(f"step {step_id}", said)
 
 
-def _ids(steps: QuerySet[Step]) -> Iterator[int]:
-    """Ids by keyset, a page at a time, without a lock."""
-    last = 0
-    while page := list(steps.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:PAGE]):
-        yield from page
-        last = page[-1]
+def _ids(rows: QuerySet[Any], column: str = "pk") -> Iterator[Any]:
+    """Ids by keyset, a page at a time, without a lock; `column` names them where they are not those of the rows."""
+    page = rows.order_by("pk").values_list("pk", column)
+    found = list(page[:PAGE])
+    while found:
+        yield from (wanted for _, wanted in found)
+        found = list(page.filter(pk__gt=found[-1][0])[:PAGE])
 
 
 @in_transaction
@@ -217,12 +219,12 @@ def _decide(job: Job, step: Step, *, found: str) -> Decision:
 
 def refuse_queued(step_id: int) -> Looked:
     """End the wait of a ready step that no worker took in time."""
-    return _ended(step_id, scheduler.refuse_queued)
+    return _ended(step_id, findings.refuse_queued)
 
 
 def end_wait(step_id: int) -> Looked:
     """End the wait for a signal or a callback that did not come in time."""
-    return _ended(step_id, scheduler.wait_is_over)
+    return _ended(step_id, findings.wait_is_over)
 
 
 def _ended(step_id: int, act: Callable[[int], bool | None]) -> Looked:
@@ -320,54 +322,64 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 uncharged=True,
             )
         case remedy:
-            scheduler.give_up(job, step, remedy, reason=choice.reason)
+            findings.give_up(job, step, remedy, reason=choice.reason)
 
 
-def _each_job(
-    this: _Round, jobs: QuerySet[Job], act: Callable[[uuid.UUID], bool | None], remedy: str, found: str
-) -> int:
-    ids = list(jobs.order_by("pk").values_list("pk", flat=True)[:_LIVE_JOBS_A_SWEEP])
-    this.record.looked_at(len(ids))
-    return sum(_move(this, job_id, act, remedy, found) for job_id in ids)
+def _each_job(this: _Round, jobs: Iterable[uuid.UUID], act: Callable[[uuid.UUID], bool | None], remedy: str) -> int:
+    """Apply `act` to each job found, once. How many it changed; where the supervisor only observes, none."""
+    changed, seen = 0, set[uuid.UUID]()
+    for job_id in jobs:
+        if not this.goes_on():
+            break
+        if job_id in seen:
+            continue
+        seen.add(job_id)
+        this.record.looked_at(1)
+        this.record.found()
+        try:
+            done = this.observes or bool(act(job_id))
+        except Exception as error:  # one poison row must not stop the sweep
+            this.record.failed(f"job {job_id}", error)
+            continue
+        if done:
+            found, reason = _MOVES[remedy]
+            this.record.decided(Decision(job=job_id, found=found, remedy=remedy, reason=reason))
+            changed += not this.observes
+    return changed
 
 
-def _move(this: _Round, job_id: uuid.UUID, act: Callable[[uuid.UUID], bool | None], remedy: str, found: str) -> bool:
-    """Whether this job was changed. What is done to it is the same for all that were found so."""
-    if not this.goes_on():
-        return False
-    this.record.found()
-    try:
-        done = this.observes or bool(act(job_id))
-    except Exception as error:  # one poison row must not stop the sweep
-        this.record.failed(f"job {job_id}", error)
-        return False
-    if done:
-        this.record.decided(Decision(job=job_id, found=found, remedy=remedy, reason=_MOVES[remedy]))
-    return done and not this.observes
-
-
+# Of what is done to a job: what was found of it, and why it is done. It is the same for all that were found so.
 _MOVES = {
-    "stop": "A job whose time is over is stopped, and undone where that is still possible.",
-    "tell": "The step that waits for this job goes on with its outcome.",
-    "attend": "The scheduler looks once more: whoever should have gone on with it died.",
-    "heal": "Its counters are counted anew, and it is set moving.",
+    "stop": (
+        "Its deadline has passed.",
+        "A job whose time is over is stopped, and undone where that is still possible.",
+    ),
+    "tell": (
+        "It has ended, and the step that waits for it had not heard.",
+        "The step that waits for this job goes on with its outcome.",
+    ),
+    "attend": (
+        "A gate or a fan-out that nobody went on with.",
+        "The scheduler looks once more: whoever should have gone on with it died.",
+    ),
+    "heal": (
+        "Nothing of it ran, could start, or waited for a remedy.",
+        "Its counters are counted anew, and it is set moving.",
+    ),
 }
 
 
-def _attend(this: _Round) -> int:
-    """Jobs with a gate that nobody looked at, or a fan-out that nobody went on with: whoever should have, died."""
+def _attend(job_id: uuid.UUID) -> bool:
+    """Look at a job until there is nothing more to look at; not at one that is locked. Whether it was looked at."""
+    more = _look_at(job_id)
+    while more:
+        more = _look_at(job_id)
+    return more is not None
 
-    def attend(job_id: uuid.UUID) -> bool:
-        scheduler.attend_to_all(job_id)
-        return True
 
-    moved = 0
-    for steps in (Step.objects.at_gate(), Step.objects.to_spread()):
-        ids = steps.order_by("pk").values_list("job_id", flat=True)[:_LIVE_JOBS_A_SWEEP]
-        this.record.looked_at(len(ids))
-        for job_id in dict.fromkeys(ids):
-            moved += _move(this, job_id, attend, "attend", "A gate or a fan-out that nobody went on with.")
-    return moved
+@in_transaction
+def _look_at(job_id: uuid.UUID) -> bool | None:
+    return scheduler.attend(job_id) if transitions.lock(job_id, unless_locked=True) else None
 
 
 _TO_GO_ON = (StepKind.TIMER, StepKind.CHILD)
@@ -387,19 +399,18 @@ def wake_due() -> int:
         try:
             woken += bool(errands.wake(step_id))
         except Exception as error:  # one poison row must not stop the others
-            logger.error("step %s could not be woken", step_id, exc_info=error)
+            pass_over(f"step {step_id}", error)
     return woken
 
 
-def _move_stranded(this: _Round) -> int:
-    """Jobs that nobody moves: a slice of the live ones each sweep, all of them in turn."""
+def _stranded(this: _Round) -> Iterable[uuid.UUID]:
+    """Jobs that nobody moves: of a slice of the live ones each sweep, of all of them in turn."""
     memory = this.memory
     ids = Job.objects.next_live(memory.live_cursor, _LIVE_JOBS_A_SWEEP)
     memory.live_cursor = ids[-1] if len(ids) == _LIVE_JOBS_A_SWEEP else None
-    this.record.looked_at(len(ids))
-    stranded = Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True)
-    said = "Nothing of it ran, could start, or waited for a remedy."
-    return sum(_move(this, job_id, scheduler.heal, "heal", said) for job_id in stranded)
+    found = list(Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True))
+    this.record.looked_at(len(ids) - len(found))  # those are counted when they are found
+    return found
 
 
 def ring_due() -> int:

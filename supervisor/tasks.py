@@ -6,16 +6,17 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import escalation, leadership, retention, roll_call, storms
+from supervisor import escalation, leadership, needs, retention, roll_call, storms
 from supervisor import sweep as supervision
 from supervisor.leadership import Duty, Turn
-from workflows import broker, errands, scheduler, schedules, ticks
+from workflows import broker, errands, history, scheduler, schedules, ticks
 from workflows.conf import conf
 
 SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
 RING_DUE = "supervisor.tasks.ring_due"
 OPEN_DUE = "supervisor.tasks.open_due"
+NOTE_NEEDS = "supervisor.tasks.note_needs"
 TELL_PEOPLE = "supervisor.tasks.tell_people"
 
 
@@ -48,9 +49,18 @@ def prune() -> None:
 
 
 def _prune(_: Turn) -> None:
+    history.make_ahead()
     if not conf.observe_only:
         retention.prune()
     roll_call.forget()
+    needs.forget()
+    escalation.forget()
+
+
+@shared_task(name=NOTE_NEEDS, ignore_result=True)
+def note_needs() -> None:
+    close_old_connections()
+    leadership.do(Duty.NEEDS, lambda _: needs.note_needs())
 
 
 @shared_task(name=TELL_PEOPLE, ignore_result=True)

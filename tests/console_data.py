@@ -10,7 +10,7 @@ from django.db import transaction
 
 from supervisor import sweep
 from supervisor.models import Sweep, Term
-from workflows import Workflow, child, given, item, scheduler, signal, timer, transitions, verbs
+from workflows import Workflow, child, given, item, reports, scheduler, signal, timer, transitions, verbs
 from workflows import step as step_
 from workflows.catalog.trip import TripBooking
 from workflows.clock import now
@@ -59,7 +59,7 @@ def complete(job: Job, name: str, result: Any = None) -> None:
 
 
 def settle(claimed: Claimed, result: Any) -> None:
-    scheduler.settle(
+    reports.settle(
         claimed,
         result=json.dumps(result),
         sent=json.dumps({"asked": claimed.name}),
@@ -72,7 +72,7 @@ def settle(claimed: Claimed, result: Any) -> None:
 def fail(job: Job, name: str, message: str = "No cars left.", *, kind: str = ErrorKind.PERMANENT) -> None:
     """A worker takes the step and fails; the supervisor has not looked yet."""
     failure = Failure(kind=kind, code="sold_out", message=message, in_doubt=kind == ErrorKind.IN_DOUBT)
-    scheduler.fail(run(job, name), failure, sent=json.dumps({"asked": name}))
+    reports.fail(run(job, name), failure, sent=json.dumps({"asked": name}))
 
 
 def swept(job: Job, said: str, *, observed: bool = True) -> None:

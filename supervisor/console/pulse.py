@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from supervisor import health
 from supervisor.console.filters import NEEDS_PERSON, WORDS, jobs_in
-from supervisor.models import Sweep
+from supervisor.health import WAITS_TOO_LONG
 from workflows import standing
 from workflows.models import Tick
 from workflows.querysets import JobQuerySet
 
 COUNTED = 1000
-_WAITS_TOO_LONG = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Pulse:
             )
         if self.ticks_silent and not self.silent:
             found.append("Nobody looks for due times of schedules: none is opened now. See that beat runs.")
-        if self.waiting_since is not None and self.now - self.waiting_since > _WAITS_TOO_LONG:
+        if self.waiting_since is not None and self.now - self.waiting_since > WAITS_TOO_LONG:
             found.append("Ready steps are waiting and no worker takes them. See that the agents run.")
         return found
 
@@ -77,11 +76,6 @@ def take(now: datetime) -> Pulse:
         ticked_at=_last_tick(),
         counts=state_counts(),
     )
-
-
-def swept_at() -> datetime | None:
-    """When the supervisor last looked."""
-    return Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
 
 
 def state_counts() -> dict[str, Count]:

@@ -19,6 +19,7 @@ _DUTIES = {
     Duty.SWEEP: "Sweeps",
     Duty.RINGS: "Rings for ready steps",
     Duty.TICKS: "Due times of schedules",
+    Duty.NEEDS: "Who needs a person",
     Duty.TELL: "Word to people",
     Duty.PRUNE: "Forgetting what is old",
 }

@@ -182,7 +182,7 @@ def test_more_jobs_do_not_mean_more_queries(queries_of: Callable[[str], int], ad
         data.failed_undo()
         data.failing()
     assert queries_of(address) == few
-    assert few <= 25
+    assert few <= 26
 
 
 def test_no_table_is_counted_whole(client: Client) -> None:
