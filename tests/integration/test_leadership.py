@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import connection, transaction
 
 from supervisor import leadership, tasks
@@ -220,3 +221,20 @@ def test_a_turn_asks_the_database_only_now_and_then(engine: Engine, django_asser
 
     assert leadership.do(Duty.SWEEP, many)
     assert leadership.every(Duty.SWEEP) == timedelta(seconds=2)
+
+
+@pytest.mark.parametrize(
+    ("duty", "task"),
+    [
+        (Duty.SWEEP, tasks.SWEEP),
+        (Duty.RINGS, tasks.RING_DUE),
+        (Duty.TICKS, tasks.OPEN_DUE),
+        (Duty.NEEDS, tasks.NOTE_NEEDS),
+        (Duty.TELL, tasks.TELL_PEOPLE),
+        (Duty.PRUNE, tasks.PRUNE),
+    ],
+)
+def test_beat_asks_for_each_duty_as_often_as_it_is_to_be_done(duty: Duty, task: str) -> None:
+    [entry] = [entry for entry in settings.CELERY_BEAT_SCHEDULE.values() if entry["task"] == task]
+    assert entry["schedule"] == leadership.every(duty)
+    assert len(Duty) == len(settings.CELERY_BEAT_SCHEDULE)
