@@ -177,6 +177,19 @@ class StepQuerySet(models.QuerySet):
         ready = self.alias(job_moves=Subquery(moving.values("state"))).filter(MAY_START, run_after__lte=SagNow())
         return ready.filter(answers)
 
+    def queues_that_want(self, limit_key: str) -> list[str]:
+        """In which queues do steps wait for a place under this key? (step_wants_key, once for each agent)"""
+        waiting = self.filter(
+            limit_key=limit_key,
+            queue=OuterRef("queue"),
+            state=StepState.NOT_STARTED,
+            waiting_for=0,
+            held=False,
+            run_after__lte=SagNow(),
+        )
+        agents: Any = apps.get_model("sag_workflows", "Agent")
+        return list(agents.objects.filter(Exists(waiting)).order_by().values_list("queue", flat=True).distinct())
+
     def parked(self, agent: str) -> StepQuerySet:
         """Which wait until this agent's service answers again? (step_parked)"""
         return self.filter(state=StepState.NOT_STARTED, parked=True, agent=agent).order_by("run_after", "id")
