@@ -325,9 +325,9 @@ class JobQuerySet(models.QuerySet):
         stopping = Q(stopping_at__isnull=False)
         return self.live().filter(Q(paused_at__isnull=True) | stopping).filter(~Exists(moving))
 
-    def needs_person(self) -> JobQuerySet:
+    def needs_person(self, *found: models.QuerySet) -> JobQuerySet:
         """Jobs with a step that the machine gave up on (step_escalated), or that ended with a doubt open (attempt_in_doubt),
-        or with only a part undone (job_newest_in_state).
+        or with only a part undone (job_undone_in_part). `found`: ids of jobs that somebody else says need one too.
         """
         ended = [JobState.FAILED, JobState.COMPLETED]
         doubtful = Q(attempts__in_doubt=True, attempts__resolved_by="", job__state__in=ended)
@@ -335,7 +335,7 @@ class JobQuerySet(models.QuerySet):
         escalated = self._all_steps().escalated().values("job_id")
         doubts = self._all_steps().filter(doubtful).values("job_id")
         in_part = self.model._default_manager.filter(state=JobState.FAILED, partial=True).values("pk")
-        return self.filter(pk__in=escalated.union(doubts, in_part))
+        return self.filter(pk__in=escalated.union(doubts, in_part, *found))
 
     def failing(self) -> JobQuerySet:
         """Live jobs with a step that failed and has not ended. (step_failing)"""
