@@ -134,6 +134,49 @@ class Note(models.Model):
         return self.did or self.text[:40]
 
 
+class Telling(models.Model):
+    """What was told of one matter over one channel, and what is on its way.
+
+    Marked before it is sent, so that two supervisors do not both send. On its way, or failed and to be tried again, while
+    `attempts` is above zero.
+    """
+
+    class Kind(models.TextChoices):
+        INCIDENT = "incident"
+        NEED = "need"
+
+    class Said(models.TextChoices):
+        OPENED = "opened"
+        STILL = "still"
+        MENDED = "mended"
+
+    kind = models.CharField(max_length=20, choices=Kind.choices)
+    matter_id = models.BigIntegerField()
+    channel = models.CharField(max_length=80)
+    said = models.CharField(max_length=20, choices=Said.choices, blank=True)
+    # Of the message, over all its attempts.
+    message_id = models.UUIDField(null=True)
+    # When a message was last taken from us.
+    told_at = models.DateTimeField(null=True)
+    attempts = models.PositiveIntegerField(default=0)
+    try_after = models.DateTimeField(null=True)
+    last_error = models.TextField(blank=True)
+    # Nothing more is to be said of it.
+    over = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["channel", "kind", "matter_id"], name="telling_once_per_channel")
+        ]
+        indexes = [
+            models.Index(fields=["channel"], condition=models.Q(over=False), name="telling_live"),
+            models.Index(fields=["try_after"], condition=models.Q(over=True), name="telling_over"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.matter_id} over {self.channel}"
+
+
 class Sweep(models.Model):
     """One pass of the supervisor. The age of the newest row is the supervisor's own health."""
 

@@ -8,7 +8,7 @@ from django.db import close_old_connections
 
 from supervisor import escalation, needs, retention, roll_call, storms
 from supervisor import sweep as supervision
-from workflows import broker, errands, scheduler, schedules, ticks
+from workflows import broker, errands, history, scheduler, schedules, ticks
 
 SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
@@ -36,9 +36,11 @@ def ring_due() -> None:
 @shared_task(name=PRUNE, ignore_result=True)
 def prune() -> None:
     close_old_connections()
+    history.make_ahead()
     retention.prune()
     roll_call.forget()
     needs.forget()
+    escalation.forget()
 
 
 @shared_task(name=NOTE_NEEDS, ignore_result=True)
