@@ -10,8 +10,9 @@ from django.db import connections
 from agents import registry, watch, worker  # noqa: F401  (the watch connects itself to the worker's signals)
 from agents.heartbeat import heart
 from agents.patience import until_answered
-from workflows import broker, transitions
+from workflows import broker, outputs, transitions
 from workflows.models import Agent
+from workflows.plans.schema import Schema
 
 
 @shared_task(name=broker.WORK, ignore_result=True)
@@ -45,6 +46,7 @@ def row_of(agent: registry.Agent) -> Agent:
         name=agent.name,
         queue=agent.queue,
         operations=sorted(agent.operations),
+        outputs=_outputs_of(agent),
         honours_keys=agent.honours_keys,
         closes_keys=agent.closes_keys,
         lands_within=agent.lands_within,
@@ -53,3 +55,9 @@ def row_of(agent: registry.Agent) -> Agent:
         rate_period=rate_period,
         runbook=agent.runbook,
     )
+
+
+def _outputs_of(agent: registry.Agent) -> dict[str, Schema]:
+    promised = {name: operation.output for name, operation in agent.operations.items() if operation.output is not None}
+    schemas = {name: outputs.schema_of(output) for name, output in promised.items()}
+    return {name: schema for name, schema in schemas.items() if schema is not None}

@@ -191,6 +191,7 @@ def expire(step_id: int) -> Looked:
     if step is None:
         return False
     transitions.expire(job, step)
+    scheduler.offer_place(step)
     return _decide(job, step, found=step.error_message)
 
 

@@ -95,6 +95,7 @@ def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
         given=given,
         plan=plan,
         scheduled_for=step.job.scheduled_for,
+        limit_key=step.limit_key,
         age=(now() - (step.deadline - step.timeout)).total_seconds(),
     )
 
@@ -128,6 +129,7 @@ def settle(
             settled = transitions.settle_item(claimed, result=result, sent=sent)
         if settled is not None:
             broker.ring_on_commit(settled.to_ring)
+            scheduler.offer_key(claimed.limit_key, besides=claimed.queue)  # where its worker looks round by itself
             if settled.attend:
                 scheduler.attend_to_all(claimed.job_id)
             return settled

@@ -112,7 +112,7 @@ class Claimed:
     `given` is the job's input (None for an item, which would carry the whole list), `plan` the steps of its plan as JSON,
     `place` this step's in it; an undo has that of its original. `index` and `item` are those of an item of a fan-out. `age`
     is how long ago it was claimed, which is not zero only where the answer to that was lost. `scheduled_for`: the due time
-    that the job stands for, if a schedule started it.
+    that the job stands for, if a schedule started it. `limit_key`: under which its limit is counted, or "".
     """
 
     step_id: int
@@ -134,6 +134,7 @@ class Claimed:
     given: dict[str, Any] | None
     plan: list[dict[str, Any]]
     scheduled_for: datetime | None = None
+    limit_key: str = ""
     age: float = field(default=0.0, compare=False)
 
 
@@ -279,6 +280,7 @@ def settle(
             probe_only=False,
             idempotency_key=row.idempotency_key,
             timeout=row.timeout,
+            limit_key="",
             age=0.0,
         )
     return Settled(
