@@ -26,7 +26,7 @@ from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan, PlanStep
-from workflows.states import ENDED_STEP_STATES, ErrorKind, Outcome, Remedy, Role, StepKind
+from workflows.states import ENDED_STEP_STATES, ErrorKind, Outcome, Remedy, Role, StepKind, StepState
 from workflows.transitions import in_transaction
 
 PAGE = 200
@@ -187,8 +187,9 @@ def expire(step_id: int) -> Looked:
     if job is None:
         return None
     # Its row is locked as well: a heartbeat takes no job's lock, and may be just about to commit a longer lease.
-    step = Step.objects.overdue().filter(pk=step_id).select_for_update(no_key=True).first()
-    if step is None:
+    # By its id alone: with the lease in the condition each of thousands would be looked for among all that are overdue.
+    step = Step.objects.filter(pk=step_id).select_for_update(no_key=True).first()
+    if step is None or step.state != StepState.RUNNING or step.complete_by is None or step.complete_by >= now():
         return False
     transitions.expire(job, step)
     scheduler.offer_place(step)

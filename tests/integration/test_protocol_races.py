@@ -172,7 +172,7 @@ def test_expire_passes_over_a_job_that_is_locked_and_takes_it_next_time(engine: 
     engine.ahead(11)
     with locked(job):
         assert Beside(lambda: supervision.expire(claimed.step_id)).result() is None
-    assert supervision.expire(claimed.step_id) is True
+    assert supervision.expire(claimed.step_id)
 
 
 def test_a_settle_that_waited_for_expire_is_refused_and_kept_as_evidence(engine: Engine) -> None:
@@ -182,7 +182,7 @@ def test_a_settle_that_waited_for_expire_is_refused_and_kept_as_evidence(engine:
     engine.ahead(11)
     with locked(job):
         settle = Beside(lambda: engine.settle(claimed, '{"reference": "R1"}')).until_blocked()
-        assert supervision.expire(claimed.step_id) is True
+        assert supervision.expire(claimed.step_id)
     assert settle.result() is None
     attempt = Attempt.objects.get()
     assert (attempt.outcome, attempt.in_doubt, attempt.late_outcome) == ("lost", True, "completed")
@@ -341,7 +341,7 @@ def test_a_retry_by_a_person_beside_the_remedy_of_the_supervisor_starts_one_atte
     failed = named(job, "a")
     with locked(job):
         person = Beside(lambda: verbs.retry_step(job.pk, "a", actor="operator:x", reason="again")).until_blocked()
-        assert supervision.decide(failed.pk) is True
+        assert supervision.decide(failed.pk)
     with pytest.raises(WrongState):
         person.result()
     assert history(job).count("step.retried a") == 1

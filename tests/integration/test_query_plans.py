@@ -258,6 +258,16 @@ def test_the_jobs_of_a_week_are_found_by_leaps() -> None:
     assert explain(asked.captured_queries[0]["sql"]) == {(week.name, f"{week.name}_pkey")}
 
 
+def test_an_overdue_step_is_taken_over_by_its_id_and_not_looked_for_among_all_that_are_overdue() -> None:
+    step_id = next(sweep._ids(Step.objects.overdue()))
+    with CaptureQueriesContext(connection) as asked, transaction.atomic():
+        sweep.expire(step_id)
+        transaction.set_rollback(True)
+    locking = [query["sql"] for query in asked if "FOR NO KEY UPDATE" in query["sql"] and "_step" in query["sql"]]
+    [(_, index)] = {access for sql in locking for access in explain(sql) if access[0] == Step._meta.db_table}
+    assert index == "sag_workflows_step_pkey"
+
+
 def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> None:
     ids = Job.objects.next_live(None, 500)
     with CaptureQueriesContext(connection) as asked:
