@@ -1025,6 +1025,12 @@ def forget_calls(before: datetime) -> None:
     CallCount.objects.filter(slice_at__lt=before).delete()
 
 
+def lock_new_breaker(agent: str) -> Breaker:
+    """The row of an agent that had none, locked. Where two make it at once, the second waits for the first, and has its."""
+    Breaker.objects.bulk_create([Breaker(agent=agent)], ignore_conflicts=True)
+    return Breaker.objects.select_for_update(no_key=True).get(agent=agent)
+
+
 def set_breaker(agent: str, **changes: Any) -> None:
     """The one row that all workers go by."""
     Breaker.objects.update_or_create(agent=agent, defaults={"changed_at": SagNow(), **changes})
