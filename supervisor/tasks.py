@@ -6,7 +6,7 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import escalation, retention, roll_call, storms
+from supervisor import cancellations, escalation, retention, roll_call, storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, scheduler, schedules, ticks
 
@@ -30,6 +30,7 @@ def ring_due() -> None:
     storms.tend()
     supervision.ring_due()
     roll_call.hold()
+    cancellations.work_off_aside()
 
 
 @shared_task(name=PRUNE, ignore_result=True)
@@ -37,6 +38,7 @@ def prune() -> None:
     close_old_connections()
     retention.prune()
     roll_call.forget()
+    cancellations.forget_old()
 
 
 @shared_task(name=TELL_PEOPLE, ignore_result=True)

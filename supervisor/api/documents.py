@@ -5,8 +5,9 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from supervisor import storms
-from supervisor.models import Incident, Sweep
+from supervisor import cancellations, storms
+from supervisor.models import GroupCancellation, GroupMember, Incident, Sweep
+from workflows.api.bodies import Cancellation, Moment
 from workflows.api.documents import Document, Page
 
 
@@ -46,6 +47,61 @@ class WaitingDocument(Document):
     steps: int
     jobs: int
     oldest: datetime | None
+    can_be_cancelled: int = Field(
+        description="How many of these jobs a cancellation of the group is for: no paused ones, and none being undone."
+    )
+
+
+class GroupCancellationBody(Cancellation):
+    """How to stop all jobs that wait because of an outage. Without undo a reason is needed."""
+
+    as_of: Moment | None = Field(
+        default=None, description="Only those that have waited since then or before: what was shown when one decided."
+    )
+
+
+class RefusalDocument(Document):
+    """A job of the group that went on, and why."""
+
+    job: str
+    why: str
+
+    @classmethod
+    def of(cls, member: GroupMember) -> Self:
+        return cls(job=str(member.job_id), why=member.why)
+
+
+class GroupCancellationDocument(Document):
+    """What was decided on the jobs that waited, and how far it is."""
+
+    undo: bool
+    actor: str
+    reason: str
+    asked_at: datetime
+    finished_at: datetime | None = Field(description="When the last of them had its turn; null while some are left.")
+    jobs: int
+    cancelled: int
+    ended: int = Field(description="These had ended, or were stopping, when it was their turn.")
+    refused: int
+    left: int
+    refusals: list[RefusalDocument] = Field(description="The first 20 of those that were refused.")
+
+    @classmethod
+    def of(cls, asked: GroupCancellation) -> Self:
+        progress = cancellations.progress(asked)
+        return cls(
+            undo=asked.undo,
+            actor=asked.actor,
+            reason=asked.reason,
+            asked_at=asked.asked_at,
+            finished_at=asked.finished_at,
+            jobs=progress.jobs,
+            cancelled=progress.cancelled,
+            ended=progress.ended,
+            refused=progress.refused,
+            left=progress.left,
+            refusals=[RefusalDocument.of(member) for member in progress.refusals],
+        )
 
 
 class IncidentDocument(Document):
@@ -61,12 +117,14 @@ class IncidentDocument(Document):
     acknowledged_at: datetime | None
     acknowledged_by: str | None
     waiting: WaitingDocument | None = Field(description="Null once it is closed.")
+    cancellations: list[GroupCancellationDocument] = Field(description="Of the jobs that waited; newest first.")
 
     @classmethod
     def of(cls, incident: Incident) -> Self:
         waiting = None
         if incident.closed_at is None:
-            waiting = WaitingDocument.model_validate(storms.waiting(incident.agent))
+            number = cancellations.number_of_jobs(incident.agent)
+            waiting = WaitingDocument.model_validate({**storms.waiting(incident.agent), "can_be_cancelled": number})
         return cls(
             id=str(incident.pk),
             agent=incident.agent,
@@ -78,6 +136,7 @@ class IncidentDocument(Document):
             acknowledged_at=incident.acknowledged_at,
             acknowledged_by=incident.acknowledged_by or None,
             waiting=waiting,
+            cancellations=[GroupCancellationDocument.of(asked) for asked in incident.cancellations.all()],
         )
 
 

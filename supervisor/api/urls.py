@@ -7,5 +7,7 @@ from supervisor.api import views
 urlpatterns = [
     path("agents/<str:name>/resumption", views.AgentResumption.as_view()),
     path("incidents", views.IncidentList.as_view()),
+    path("incidents/<int:incident_id>", views.IncidentDetail.as_view()),
+    path("incidents/<int:incident_id>/cancellation", views.IncidentCancellation.as_view()),
     path("sweeps", views.SweepList.as_view()),
 ]

@@ -7,8 +7,8 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from supervisor import storms
-from supervisor.api.documents import IncidentDocument, IncidentPage, SweepDocument, SweepPage
+from supervisor import cancellations, storms
+from supervisor.api.documents import GroupCancellationBody, IncidentDocument, IncidentPage, SweepDocument, SweepPage
 from supervisor.models import Incident, Sweep
 from workflows import standing
 from workflows.api import schema
@@ -57,7 +57,41 @@ class IncidentList(ApiView):
         def written(rows: list[Incident]) -> list[dict[str, Any]]:
             return [IncidentDocument.of(row).on_the_wire() for row in rows]
 
-        return page(request, Incident.objects.all(), [], written, _NEWEST_INCIDENTS)
+        newest = Incident.objects.prefetch_related("cancellations")
+        return page(request, newest, [], written, _NEWEST_INCIDENTS)
+
+
+class IncidentDetail(ApiView):
+    scopes = {"GET": READ}
+
+    @extend_schema(operation_id="get_incident", responses={200: IncidentDocument})
+    def get(self, request: Request, incident_id: int) -> Response:
+        """One outage: what is known of it, what waits, and what was decided on that."""
+        return _incident_answer(incident_id)
+
+
+class IncidentCancellation(ApiView):
+    scopes = {"POST": OPERATE}
+
+    @extend_schema(
+        operation_id="cancel_incident",
+        parameters=[schema.KEY],
+        request=GroupCancellationBody,
+        responses={202: IncidentDocument},
+    )
+    @idempotent()
+    def post(self, request: Request, incident_id: int) -> Response:
+        """Cancel all jobs that wait because of it, with undo or without, one after another. 409 when none waits."""
+        body = body_of(request, GroupCancellationBody)
+        cancellations.ask(incident_id, undo=body.undo, actor=actor(request), reason=body.reason, as_of=body.as_of)
+        return _incident_answer(incident_id, status=202)
+
+
+def _incident_answer(incident_id: int, *, status: int = 200) -> Response:
+    incident = Incident.objects.filter(pk=incident_id).first()
+    if incident is None:
+        raise NotFound(f"There is no incident {incident_id}.")
+    return Response(IncidentDocument.of(incident).on_the_wire(), status=status)
 
 
 class AgentResumption(ApiView):
