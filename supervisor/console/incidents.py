@@ -55,7 +55,8 @@ def incident(request: HttpRequest, incident_id: int) -> HttpResponse:
     present, found = now(), _incident(incident_id)
     goes_on = found.closed_at is None
     waiting: dict[str, Any] = storms.waiting(found.agent) if goes_on else {}
-    steps = Step.objects.parked(found.agent).select_related("job")[:SHOWN_WAITING] if goes_on else []
+    parked = Step.objects.parked(found.agent).select_related("job")
+    steps = list(parked[:SHOWN_WAITING]) if goes_on else []
     decisions = [Decision(asked=asked, progress=cancellations.progress(asked)) for asked in found.cancellations.all()]
     context = {
         "now": present,

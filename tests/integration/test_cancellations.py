@@ -10,7 +10,7 @@ from django.db import connection
 from supervisor import cancellations, storms, tasks
 from supervisor.models import GroupCancellation, GroupMember, Incident
 from tests.integration.engine import Beside, Engine, check_books, locked, named, state_of
-from tests.integration.outages import AWAY, Delivery, outage_of_shop, tend
+from tests.integration.outages import Delivery, outage_of_shop
 from workflows import Workflow, step, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound, WrongState
