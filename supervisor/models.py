@@ -13,7 +13,7 @@ class Incident(models.Model):
     closed_at = models.DateTimeField(null=True)
     notified_at = models.DateTimeField(null=True)
     acknowledged_at = models.DateTimeField(null=True)
-    acknowledged_by = models.CharField(max_length=150, blank=True)
+    acknowledged_by = models.CharField(max_length=200, blank=True)
 
     class Meta:
         ordering = ["-opened_at"]

@@ -10,6 +10,11 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AlterField(
+            model_name="incident",
+            name="acknowledged_by",
+            field=models.CharField(blank=True, max_length=200),
+        ),
         migrations.CreateModel(
             name="GroupCancellation",
             fields=[
