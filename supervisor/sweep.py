@@ -20,7 +20,7 @@ from django.db.models import QuerySet
 from supervisor import storms
 from supervisor.models import Sweep
 from supervisor.remedies import Choice, Facts, choose
-from workflows import broker, compensation, errands, scheduler, transitions
+from workflows import broker, compensation, errands, findings, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
@@ -57,10 +57,10 @@ def sweep(memory: Memory = _memory) -> Sweep:
     until = time.monotonic() + _TIME_A_SWEEP
     if row.grace_until is None or row.grace_until <= begun:
         row.expired = _each(row, memory, Step.objects.overdue(), expire, until)
-        row.expired += _each(row, memory, Step.objects.queued_too_long(), scheduler.refuse_queued, until)
+        row.expired += _each(row, memory, Step.objects.queued_too_long(), findings.refuse_queued, until)
     row.remedied = _each(row, memory, Step.objects.without_remedy(), decide, until)
     transitions.set_deadlines()
-    row.moved = _each_job(row, Job.objects.past_deadline(), scheduler.pass_deadline)
+    row.moved = _each_job(row, Job.objects.past_deadline(), findings.pass_deadline)
     row.moved += _each_job(row, Job.objects.owe_parent(), errands.tell_parent)
     row.moved += _attend(row)
     row.moved += _move_stranded(row, memory)
@@ -250,7 +250,7 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 uncharged=True,
             )
         case remedy:
-            scheduler.give_up(job, step, remedy, reason=choice.reason)
+            findings.give_up(job, step, remedy, reason=choice.reason)
 
 
 def _each_job(row: Sweep, jobs: QuerySet[Job], act: Callable[[uuid.UUID], bool | None]) -> int:
@@ -295,7 +295,7 @@ def _move_stranded(row: Sweep, memory: Memory) -> int:
     moved = 0
     for job_id in Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True):
         try:
-            moved += scheduler.heal(job_id)
+            moved += findings.heal(job_id)
         except Exception as error:  # one poison row must not stop the sweep
             _report(row, f"job {job_id}", error)
     return moved

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.core.signing import b62_decode, b62_encode
 from django.utils.crypto import salted_hmac
 
-from workflows import gates, scheduler, transitions
+from workflows import doubts, gates, scheduler, transitions
 from workflows.exceptions import InvalidInput, NotAllowed, NotFound, WrongState
 from workflows.models import Attempt, Job, Signal, Step
 from workflows.plans.json_values import plain
@@ -177,7 +177,7 @@ def _call_back(step_id: int, result: Any, failure: Failure | None) -> CalledBack
 def _ignored(job: Job, step: Step, result: Any, failure: Failure | None) -> CalledBack:
     """Late or doubled: recorded, and without effect on the step. An effect behind a finished undo is undone once more."""
     if failure is None and step.state != StepState.COMPLETED and step.attempt > 0:
-        scheduler.hear_late_word(
+        doubts.hear_late_word(
             job, step, number=step.attempt, outcome=Outcome.COMPLETED, result=result, message="by callback"
         )
     else:

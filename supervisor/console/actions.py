@@ -31,6 +31,7 @@ from workflows.exceptions import (
 )
 from workflows.models import Job, Signal
 from workflows.plans.json_values import plain
+from workflows.undo import compensate
 
 Verb = Callable[..., Any]
 
@@ -70,7 +71,7 @@ def job_compensation(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     if not digest:
         return HttpResponseBadRequest("The field “digest”, which stands for what was shown, is missing.")
     try:
-        verbs.compensate(
+        compensate(
             job_id, digest=digest, down_to=down_to or None, actor=actor(request), reason=_text(request, "reason")
         )
     except NotFound as error:

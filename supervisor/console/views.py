@@ -14,11 +14,12 @@ from supervisor.console.access import is_operator, names_of, reader
 from supervisor.console.cards import StepView
 from supervisor.console.filters import WORDS, Filters
 from supervisor.console.pages import Cursor, page, with_steps
-from workflows import verbs
+from workflows.allowed import job_verbs
 from workflows.clock import now
 from workflows.exceptions import NotFound
 from workflows.models import Job
 from workflows.plans import registry
+from workflows.undo import preview
 
 NEWEST = 12
 OUTAGES = 3
@@ -152,7 +153,7 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
     """What the templates of the undo's page need, or Http404."""
     present = now()
     try:
-        preview = verbs.preview(job_id, down_to=down_to or None)
+        undoing = preview(job_id, down_to=down_to or None)
     except NotFound as error:
         raise Http404(error.message) from error
     job = Job.objects.get(pk=job_id)
@@ -160,10 +161,10 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
     return {
         "job": job,
         "now": present,
-        "preview": preview,
-        "calls": preview.steps[:SHOWN_OF_AN_UNDO],
-        "more_calls": len(preview.steps) - SHOWN_OF_AN_UNDO,
-        "allowed": "compensation" in verbs.job_verbs(job) and preview.pivot is None,
+        "preview": undoing,
+        "calls": undoing.steps[:SHOWN_OF_AN_UNDO],
+        "more_calls": len(undoing.steps) - SHOWN_OF_AN_UNDO,
+        "allowed": "compensation" in job_verbs(job) and undoing.pivot is None,
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         "may_act": is_operator(request.user),

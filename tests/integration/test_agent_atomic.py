@@ -13,7 +13,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from agents import Agent, Call, Defer, InDoubt, Permanent, Snooze, Transient, worker
 from agents.tasks import row_of
 from tests.integration.engine import Beside, Engine, backend, check_books, history, named, state_of
-from workflows import Retry, Workflow, scheduler, step, transitions
+from workflows import Retry, Workflow, reports, step, transitions
 from workflows.models import Attempt, Step
 
 
@@ -211,13 +211,13 @@ def _terminate(pid: int) -> None:
 def test_a_commit_that_went_through_although_its_answer_was_lost_counts(
     atomic: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = scheduler.settle_atomically
+    real = reports.settle_atomically
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         real(*args, **kwargs)
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(scheduler, "settle_atomically", broken)
+    monkeypatch.setattr(reports, "settle_atomically", broken)
     job = Book.start()
     atomic.drain()
     assert (_written(), state_of(job)) == (["a 1"], "Completed")

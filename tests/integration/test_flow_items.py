@@ -11,7 +11,21 @@ from django.test.utils import CaptureQueriesContext
 from agents import Defer, InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, named, start, state_of, states
-from workflows import Limit, Retry, Workflow, broker, child, given, item, scheduler, signals, step, transitions, verbs
+from workflows import (
+    Limit,
+    Retry,
+    Workflow,
+    broker,
+    child,
+    given,
+    item,
+    reports,
+    scheduler,
+    signals,
+    step,
+    transitions,
+    verbs,
+)
 from workflows.conf import conf
 from workflows.models import Attempt, Job, Step
 
@@ -215,7 +229,7 @@ def test_an_item_that_ends_badly_lets_the_next_one_go(engine: Engine, how: str) 
     first = items(job)[0]
     claimed = engine.claim(first)
     if how == "fail":
-        scheduler.fail(claimed, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
+        reports.fail(claimed, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
     elif how == "expire":
         Step.objects.filter(pk=first.pk).update(attempts_allowed=1)
         engine.ahead(11)
@@ -223,7 +237,7 @@ def test_an_item_that_ends_badly_lets_the_next_one_go(engine: Engine, how: str) 
     elif how == "cancel":
         verbs.cancel_step(job.pk, "a:0", actor="operator:x", reason="stop it")
     else:
-        scheduler.fail(claimed, transitions.Failure(kind="transient", code="x", message="no"), sent=None)
+        reports.fail(claimed, transitions.Failure(kind="transient", code="x", message="no"), sent=None)
         engine.rings.clear()
         verbs.skip(job.pk, "a:0", actor="operator:x", reason="not needed")
     engine.rings.clear()
@@ -237,7 +251,7 @@ def test_an_item_that_waits_for_its_next_attempt_keeps_its_place(engine: Engine)
     job = start(ItemsTwo, {"list": list(range(6))})
     engine.rings.clear()
     claimed = engine.claim(items(job)[0])
-    scheduler.fail(claimed, transitions.Failure(kind="transient", code="x", message="no"), sent=None)
+    reports.fail(claimed, transitions.Failure(kind="transient", code="x", message="no"), sent=None)
     supervision.decide(claimed.step_id)
     assert items(job)[0].state == "NotStarted"
     assert under_way(job) == 2
@@ -365,7 +379,7 @@ def test_nothing_more_starts_while_a_failed_fan_out_waits_for_a_person(engine: E
     job = start(ItemsHeld, {"list": list(range(6))})
     engine.rings.clear()
     failing, running = [engine.claim(one) for one in items(job)[:2]]
-    scheduler.fail(failing, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
+    reports.fail(failing, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
     engine.drain()
     assert fan(job).remedy == "escalate"
     engine.settle(running)
@@ -388,7 +402,7 @@ def test_a_job_that_ignores_a_failed_fan_out_does_not_complete_while_an_item_run
     job = start(ItemsIgnored, {"list": [0, 1, 2]})
     engine.rings.clear()
     failing, running = [engine.claim(one) for one in items(job)[:2]]
-    scheduler.fail(failing, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
+    reports.fail(failing, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
     supervision.decide(failing.step_id)
     supervision.decide(fan(job).pk)
     engine.rings.clear()
@@ -409,7 +423,7 @@ def test_an_item_of_a_failed_fan_out_is_not_tried_again(engine: Engine) -> None:
     engine.rings.clear()
     claims = [engine.claim(one) for one in items(job)]
     for claimed, kind in zip(claims, ["transient", "permanent", "transient"], strict=True):
-        scheduler.fail(claimed, transitions.Failure(kind=kind, code="x", message="no"), sent=None)
+        reports.fail(claimed, transitions.Failure(kind=kind, code="x", message="no"), sent=None)
         supervision.decide(claimed.step_id)
         engine.rings.clear()
         if kind == "permanent":
@@ -429,7 +443,7 @@ def test_a_tolerated_item_that_a_person_skips_or_completes_is_not_counted_twice(
     job = start(ItemsTwo, {"list": list(range(4))})
     for one in items(job)[:2]:
         claimed = engine.claim(one)
-        scheduler.fail(claimed, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
+        reports.fail(claimed, transitions.Failure(kind="permanent", code="x", message="no"), sent=None)
         supervision.decide(one.pk)
     engine.rings.clear()
     verbs.skip(job.pk, "a:0", actor="operator:x", reason="not needed")

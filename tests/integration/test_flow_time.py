@@ -9,7 +9,7 @@ from django.db import transaction
 from agents import InDoubt, Permanent, Snooze, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, named, start, state_of, states
-from workflows import Retry, Workflow, signal, step, verbs
+from workflows import Retry, Workflow, signal, step, undo, verbs
 from workflows.clock import now
 from workflows.models import Job, Step
 
@@ -379,7 +379,7 @@ def test_a_job_that_ends_again_calls_its_hook_again_under_another_number(engine:
     """Protocol 28: a job may end, be undone and end again."""
     job = start(TimedHooked)
     engine.drain()
-    verbs.compensate(job.pk, digest=verbs.preview(job.pk).digest, actor="client:x", reason="cancel my trip")
+    undo.compensate(job.pk, digest=undo.preview(job.pk).digest, actor="client:x", reason="cancel my trip")
     engine.drain()
     assert state_of(job) == "Compensated"
     (first, first_key), (second, second_key) = hooks()

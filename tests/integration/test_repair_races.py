@@ -14,7 +14,7 @@ from agents import InDoubt, Permanent
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, state_of
 from tests.integration.test_undo_preview import ONE_TRY, compensate
-from workflows import Workflow, given, item, scheduler, step, transitions, verbs
+from workflows import Workflow, given, item, reports, step, transitions, undo, verbs
 from workflows.exceptions import StaleVersion, WrongState
 from workflows.models import Event, Job, Step
 from workflows.transitions import Failure
@@ -187,11 +187,11 @@ def test_of_a_retry_and_an_undo_of_a_failed_job_the_first_wins(engine: Engine) -
     engine.settle(engine.claim(at(job, "a")), hand_over=False)
     verbs.cancel(job.pk, undo=False, **WHO)
     engine.rings.clear()
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     with locked(job):
-        undo = Beside(lambda: compensate(job, digest)).until_blocked()
+        undoing = Beside(lambda: compensate(job, digest)).until_blocked()
         retry = Beside(RETRY(job, False)).until_blocked()
-    assert (_outcome(undo), _outcome(retry)) == ("done", "WrongState")
+    assert (_outcome(undoing), _outcome(retry)) == ("done", "WrongState")
     engine.drain()
     assert state_of(job) == "Compensated"
     check_books(job)
@@ -338,11 +338,11 @@ def test_the_version_of_a_fan_out_moves_with_its_own_changes_and_not_with_those_
     job = RacedItems.start({"list": [1, 2]})
     engine.rings.clear()
     fan, first, second = at(job, "a").version, at(job, "a:0").version, at(job, "a:1").version
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     engine.settle(engine.claim(at(job, "a:0")))
     assert (at(job, "a").version, at(job, "a:1").version) == (fan, second)
     assert at(job, "a:0").version > first
-    assert verbs.preview(job.pk).digest != digest
+    assert undo.preview(job.pk).digest != digest
 
 
 @pytest.mark.parametrize("looked", [True, False], ids=["looked", "did not look"])
@@ -363,7 +363,7 @@ def test_two_items_mended_at_once_are_both_counted(engine: Engine) -> None:
     job = RacedItems.start({"list": [1, 2]})
     claims = [engine.claim(at(job, f"a:{index}")) for index in (0, 1)]
     for claimed in claims:
-        scheduler.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
+        reports.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
     engine.drain()
     assert (at(job, "a").state, at(job, "a").items_open) == ("Failed", 0)
     acts = [_on_step(verbs.give_result, f"a:{index}", result=1)(job, True) for index in (0, 1)]

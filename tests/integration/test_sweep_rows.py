@@ -8,7 +8,7 @@ from django.db import connection
 
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step, transitions, verbs
+from workflows import Retry, Workflow, findings, reports, step, transitions, verbs
 from workflows.models import Attempt, Event, Job, Step
 
 
@@ -70,9 +70,9 @@ def test_a_failed_step_that_cannot_be_decided_on_stops_no_other(engine: Engine, 
     from workflows.transitions import Failure
 
     for job in jobs:
-        claimed = scheduler.claimed_under(named(job, "a").pk, named(job, "a").token)
+        claimed = reports.claimed_under(named(job, "a").pk, named(job, "a").token)
         assert claimed is not None
-        scheduler.fail(claimed, Failure(kind="transient", code="busy", message="busy"), sent=None)
+        reports.fail(claimed, Failure(kind="transient", code="busy", message="busy"), sent=None)
     engine.rings.clear()
     poison([named(jobs[0], "a").pk])
     row = engine.sweep()
@@ -249,13 +249,13 @@ def test_a_stranded_job_that_cannot_be_healed_stops_no_other(engine: Engine, mon
     jobs = [Swept.start() for _ in range(3)]
     engine.rings.clear()
     Step.objects.update(held=True)
-    real = scheduler.heal
+    real = findings.heal
 
     def heal(job_id: uuid.UUID) -> bool:
         if job_id == min(job.pk for job in jobs):
             raise RuntimeError("poison")
         return real(job_id)
 
-    monkeypatch.setattr(scheduler, "heal", heal)
+    monkeypatch.setattr(findings, "heal", heal)
     row = engine.sweep()
     assert (row.moved, row.failed) == (2, 1)

@@ -17,7 +17,8 @@ from tests.integration.test_undo_preview import (
     shown,
     undos,
 )
-from workflows import Retry, Workflow, given, item, signal, signals, step, timer, verbs
+from workflows import Retry, Workflow, given, item, signal, signals, step, timer, undo, verbs
+from workflows.allowed import job_verbs, step_verbs
 from workflows.exceptions import DigestMismatch, WrongState
 from workflows.models import Event, Job, Signal, Step
 
@@ -85,14 +86,14 @@ def test_the_step_and_all_that_depends_on_it_are_undone_and_nothing_else(engine:
     ended = Job.objects.get(pk=job.pk)
     assert (ended.state, ended.partial, ended.reason) == ("Failed", True, "operator")
     assert ended.reason_detail == "Undone down to b: they asked"
-    assert set(verbs.job_verbs(ended)) == {"retries", "compensation"}
+    assert set(job_verbs(ended)) == {"retries", "compensation"}
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     check_books(job)
 
 
 def test_the_digest_of_a_part_is_not_that_of_the_whole(engine: Engine) -> None:
     job = _done(engine)
-    whole, part = verbs.preview(job.pk), verbs.preview(job.pk, down_to="a")
+    whole, part = undo.preview(job.pk), undo.preview(job.pk, down_to="a")
     assert [call["step"] for call in whole.steps] == [call["step"] for call in part.steps]
     with pytest.raises(DigestMismatch):
         compensate(job, whole.digest, down_to="a")
@@ -317,7 +318,7 @@ def test_an_undo_that_failed_in_a_part_comes_first_when_the_rest_is_undone(engin
     job = _done(engine)
     compensate(job, down_to="c")
     engine.drain()
-    assert (state_of(job), verbs.job_verbs(Job.objects.get(pk=job.pk))) == ("Failed", ["retries", "compensation"])
+    assert (state_of(job), job_verbs(Job.objects.get(pk=job.pk))) == ("Failed", ["retries", "compensation"])
     assert shown(job) == ["c", "b", "a"]
     compensate(job)
     engine.drain()
@@ -354,7 +355,7 @@ def test_what_could_not_be_undone_is_not_done_twice_and_what_follows_waits_throu
         c = step("shop.c", compensation="shop.undo_c", after=[b])
 
     job = _done(engine, LetterInPart)
-    assert [entry["step"] for entry in verbs.preview(job.pk, down_to="a").not_undone] == ["b"]
+    assert [entry["step"] for entry in undo.preview(job.pk, down_to="a").not_undone] == ["b"]
     compensate(job, down_to="a")
     engine.drain()
     retry(job)
@@ -500,12 +501,12 @@ def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done
     compensate(job, down_to="a")
     engine.drain()
     ended = Job.objects.get(pk=job.pk)
-    assert (ended.state, verbs.job_verbs(ended)) == ("Failed", [])
+    assert (ended.state, job_verbs(ended)) == ("Failed", [])
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     with pytest.raises(WrongState, match="record a verdict first"):
         retry(job)
     verbs.verdict(job.pk, "b", done=False, actor="operator:x", reason="they have no record of it")
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == ["retries"]
+    assert job_verbs(Job.objects.get(pk=job.pk)) == ["retries"]
     retry(job)
     engine.drain()
     assert keys(engine, "shop.b") == [f"{job.pk}:b", f"{job.pk}:b:g2"]
@@ -576,7 +577,7 @@ def test_a_second_asking_of_an_earlier_generation_that_fails_can_be_tried_again(
     engine.drain()
     engine.pass_time(120)
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
-    assert "retries" in verbs.step_verbs(Job.objects.get(pk=job.pk), at(job, "a.recheck"))
+    assert "retries" in step_verbs(Job.objects.get(pk=job.pk), at(job, "a.recheck"))
     verbs.retry_step(job.pk, "a.recheck", actor="operator:x", reason="open")
     engine.drain()
     assert not Job.objects.needs_person().exists()
@@ -588,12 +589,12 @@ def test_a_retry_and_another_undo_at_once_one_wins_and_the_other_changes_nothing
     job = _done(engine)
     compensate(job, down_to="b")
     engine.drain()
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     with locked(job):
-        undo = Beside(lambda: compensate(job, digest)).until_blocked()
+        undoing = Beside(lambda: compensate(job, digest)).until_blocked()
         retry(job)
     with pytest.raises(DigestMismatch):
-        undo.result()
+        undoing.result()
     engine.drain()
     assert state_of(job) == "Completed"
     assert Event.objects.filter(job=job, kind="job.compensating").count() == 1
@@ -610,7 +611,7 @@ def test_the_old_rows_can_no_longer_be_acted_on(engine: Engine) -> None:
     retry(job)
     old.refresh_from_db()
     assert old.superseded
-    assert verbs.step_verbs(Job.objects.get(pk=job.pk), old) == []
+    assert step_verbs(Job.objects.get(pk=job.pk), old) == []
     assert at(job, "c").pk != old.pk
 
 

@@ -7,13 +7,15 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workflows import explanations, verbs
+from workflows import explanations
+from workflows.allowed import job_verbs, step_verbs
 from workflows.conf import conf
 from workflows.explanations import Circumstances
 from workflows.models import Attempt, Event, Job, Signal, Step
 from workflows.plans.plan import Plan, PlanStep
 from workflows.plans.retry import Retry
 from workflows.states import ErrorKind, JobState, Outcome, Reason, Role, SettledBy, StepKind, StepState
+from workflows.undo import Preview
 from workflows.workflow import Workflow
 
 JOBS = "/api/v1/jobs"
@@ -193,7 +195,7 @@ class StepWithAttempts(StepDocument):
             skip_reason=step.skip_reason or None,
             retry=RetryDocument.of(planned.retry if step.role == Role.FORWARD else planned.undo_retry),
             timeouts=TimeoutsDocument.of(step, planned),
-            verbs=verbs.step_verbs(job, step),
+            verbs=step_verbs(job, step),
             attempts=[AttemptDocument.of(attempt) for attempt in attempts],
         )
 
@@ -336,7 +338,7 @@ class PreviewDocument(Document):
     pivot: str | None = Field(description="The point of no return, once it is passed: then the POST is refused.")
 
     @classmethod
-    def of(cls, preview: verbs.Preview) -> Self:
+    def of(cls, preview: Preview) -> Self:
         return cls(
             digest=preview.digest,
             down_to=preview.down_to,
@@ -419,7 +421,7 @@ class AttentionDocument(Document):
             state=JobState(job.state),
             reasons=explanations.needs_person(job, steps, known),
             since=explanations.needs_person_since(job, steps, known),
-            verbs=verbs.job_verbs(job),
+            verbs=job_verbs(job),
             links=Links(**_links(job, JOBS)),
         )
 

@@ -10,7 +10,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from workflows import signals, verbs
+from workflows import signals, undo, verbs
 from workflows.api import schema
 from workflows.api.bodies import Cancellation, Compensation, JobStart, Verb
 from workflows.api.documents import (
@@ -153,7 +153,7 @@ class JobCompensation(ApiView):
     def get(self, request: Request, job_id: uuid.UUID) -> Response:
         """What undoing a job would do now: all of it, or down to one step. Changes nothing."""
         job = visible_job(request, job_id)
-        preview = verbs.preview(job_id, down_to=text(request, "down_to"))
+        preview = undo.preview(job_id, down_to=text(request, "down_to"))
         return Response(PreviewDocument.of(preview).on_the_wire(), headers=headers(job, job.seq))
 
     @extend_schema(
@@ -173,7 +173,7 @@ class JobCompensation(ApiView):
         body = body_of(request, Compensation)
         if not has_scope(request, Scope.OPERATE) and (body.down_to is not None or job.state == JobState.FAILED):
             raise PermissionDenied(f"To repair a job needs a token with the scope {Scope.OPERATE}.")
-        job = verbs.compensate(
+        job = undo.compensate(
             job_id, digest=body.digest, down_to=body.down_to, actor=actor(request), reason=body.reason, seen=seen
         )
         return job_answer(job, status=202, location=address(job))
