@@ -363,9 +363,9 @@ def defer(job: Job, step: Step, *, within: timedelta, sent: Any) -> None:
     _event(job, number, "step.deferred", step=step, attempt=step.attempt, actor="agent")
 
 
-def release(job: Job, step: Step, *, delay: timedelta, reason: str) -> None:
-    """Running → NotStarted, not charged: the operation asked to be called again later."""
-    _end_attempt(step, Outcome.RELEASED)
+def release(job: Job, step: Step, *, delay: timedelta, reason: str, in_doubt: bool = False, sent: Any = None) -> None:
+    """Running → NotStarted, not charged: the operation asked to be called again later, or its worker stops."""
+    _end_attempt(step, Outcome.RELEASED, in_doubt=in_doubt, **({} if sent is None else {"input": sent}))
     due = SagNow() + delay
     _move_step(
         job,
@@ -374,7 +374,7 @@ def release(job: Job, step: Step, *, delay: timedelta, reason: str) -> None:
         kind="step.released",
         actor="agent",
         reason=reason,
-        data={"delay_seconds": round(delay.total_seconds(), 3)},
+        data={"delay_seconds": round(delay.total_seconds(), 3)} | ({"in_doubt": True} if in_doubt else {}),
         run_after=due,
         ring_after=due,
         queue_by=due + F("queue_timeout"),

@@ -99,6 +99,23 @@ def test_agents_restarted_under_load_lose_no_attempt_and_charge_none(system: Run
         assert system.sql(charged, trips.ids)[0]["number"] == 0
 
 
+def test_a_call_that_a_deploy_cannot_wait_for_is_handed_back_and_waits_for_no_lease(system: RunningSystem) -> None:
+    """SAS-008: the hotel takes 14 s, the worker that has to stop three; the next one asks what became of the call."""
+    system.fault("hotels", **SLOW_HOTEL)
+    with Trips(system) as trips:
+        trip = trips.book()
+        trips.wait_for_call(trip, "hotels", "reserve")
+        former = system.pid("agents")
+        send(former, signal.SIGTERM)
+        system.wait_for_restart("agents", former)
+        assert trips.end(trip)["state"] == "Completed"
+        first, *others = trips.attempts("step.name = 'hotel'")
+        assert (first["outcome"], first["in_doubt"]) == ("released", True)
+        assert {attempt["outcome"] for attempt in others} == {"completed"}
+        charged = "SELECT charged FROM sag_workflows_step WHERE job_id = %s AND name = 'hotel'"
+        assert system.sql(charged, trip) == [{"charged": 0}]
+
+
 # --- deafness ------------------------------------------------------------------------------------------------------------
 
 
