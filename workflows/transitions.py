@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import F, JSONField, OuterRef, Q, Subquery, Value
+from django.db.models import F, JSONField, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Greatest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.types.json import Jsonb
@@ -1104,6 +1104,15 @@ def announce(agent: Agent) -> None:
 def note_worker(worker: Worker, changed: Sequence[str]) -> None:
     """A worker tells of itself. Where its row is there, only what has changed is written; one that is gone comes back."""
     Worker.objects.bulk_create([worker], update_conflicts=True, unique_fields=["name"], update_fields=changed)
+
+
+def ask_to_drain(workers: QuerySet[Worker], *, actor: str, reason: str) -> list[str]:
+    """A person wants these workers to end what they do, and to end; those that are about to anyway are passed over. Names."""
+    asked = workers.filter(stopped_at__isnull=True, draining_at__isnull=True, drain_asked_at__isnull=True)
+    with transaction.atomic():
+        names = sorted(asked.select_for_update(no_key=True).values_list("name", flat=True))
+        Worker.objects.filter(name__in=names).update(drain_asked_at=SagNow(), drain_asked_by=actor, drain_reason=reason)
+    return names
 
 
 def note_polls(unseen_for: timedelta) -> list[str]:

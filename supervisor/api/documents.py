@@ -9,6 +9,7 @@ from supervisor import cancellations, storms
 from supervisor.models import GroupCancellation, GroupMember, Incident, Sweep
 from workflows.api.bodies import Cancellation, Moment
 from workflows.api.documents import Document, Page
+from workflows.models import Worker
 
 
 class SweepDocument(Document):
@@ -138,6 +139,48 @@ class IncidentDocument(Document):
             waiting=waiting,
             cancellations=[GroupCancellationDocument.of(asked) for asked in incident.cancellations.all()],
         )
+
+
+class WorkerDocument(Document):
+    """One start of a worker of agents. It is seen when it answers a doorbell or keeps a lease."""
+
+    name: str
+    host: str
+    pid: int
+    queues: list[str]
+    started_at: datetime
+    seen_at: datetime
+    last_claim_at: datetime | None
+    drain_asked_at: datetime | None = Field(description="Somebody wants it to end, and another to be started.")
+    drain_asked_by: str | None
+    draining_at: datetime | None = Field(description="It takes nothing more, and ends.")
+    stopped_at: datetime | None
+
+    @classmethod
+    def of(cls, worker: Worker) -> Self:
+        return cls(
+            name=worker.name,
+            host=worker.host,
+            pid=worker.pid,
+            queues=worker.queues,
+            started_at=worker.started_at,
+            seen_at=worker.seen_at,
+            last_claim_at=worker.last_claim_at,
+            drain_asked_at=worker.drain_asked_at,
+            drain_asked_by=worker.drain_asked_by or None,
+            draining_at=worker.draining_at,
+            stopped_at=worker.stopped_at,
+        )
+
+
+class WorkerPage(Page):
+    results: list[WorkerDocument]
+
+
+class DrainDocument(Document):
+    """Which workers were asked to end now; those that were about to anyway are not among them."""
+
+    workers: list[str]
 
 
 class SweepPage(Page):

@@ -121,6 +121,8 @@ def no_trip_is_lost_and_no_attempt_burnt(trips: Trips, found: Storm) -> None:
     assert 10 <= found.calls <= len(needed) + POOL + trials
     assert found.charged <= len(needed)  # once it is open nothing is charged
     assert len(hotel) <= len(trips.ids) + found.calls
+    recent_calls = len(trips.ids) // 10 + found.calls
+    assert found.again - trials <= max(20, recent_calls / 2)  # the agent's budget of retries
 
 
 def one_incident_is_over(trips: Trips, begun: datetime, cause: str) -> None:

@@ -116,6 +116,25 @@ def test_a_call_that_a_deploy_cannot_wait_for_is_handed_back_and_waits_for_no_le
         assert system.sql(charged, trip) == [{"charged": 0}]
 
 
+def test_workers_that_are_asked_to_end_do_so_and_others_take_their_place(system: RunningSystem) -> None:
+    """A drain from outside: asked over REST, read by the worker, and nothing is lost or charged."""
+    system.fault("hotels", latency_ms=1500)
+    with Trips(system) as trips:
+        trips.book_many(12)
+        wait_until(lambda: trips.attempts("step.name = 'hotel'"), 60, what="calls are in flight")
+        former = system.pid("agents")
+        answer = trips.post("/queues/agents/draining", {"reason": "a new version"})
+        assert answer.status_code == 202, answer.text
+        assert worker_of(system, former)["name"] in answer.json()["workers"]
+        system.wait_for_restart("agents", former, timeout=60)
+        assert trips.wait_for_end(timeout=90) == {"Completed": 12}
+        assert {attempt["outcome"] for attempt in trips.attempts()} <= {"completed", "released"}
+        charged = "SELECT max(charged) AS most FROM sag_workflows_step WHERE job_id = ANY(%s::uuid[])"
+        assert system.sql(charged, trips.ids)[0]["most"] == 0
+        gone = worker_of(system, former)
+        assert gone["drain_asked_at"] <= gone["draining_at"] <= gone["stopped_at"]
+
+
 # --- deafness ------------------------------------------------------------------------------------------------------------
 
 
