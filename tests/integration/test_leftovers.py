@@ -5,11 +5,14 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 
+from supervisor import retention
 from supervisor import sweep as supervision
 from tests.api import newcomer
 from tests.integration.engine import Engine, check_books, named, state_of
 from workflows import Workflow, step
-from workflows.models import ApiToken, Attempt, Job
+from workflows.conf import conf
+from workflows.models import Agent as AnnouncedAgent
+from workflows.models import ApiToken, Attempt, IdempotencyRecord, Job, Step
 
 
 class LeftAlone(Workflow):
@@ -84,3 +87,30 @@ def _answer_all_but(engine: Engine, queue: str) -> None:
                 engine.answer(task, at, arguments)
         rung = [ring for ring in engine.rings if ring[1] != queue]
         engine.rings.clear()
+
+
+def test_what_is_to_be_done_after_an_end_is_found_in_the_store_whoever_died_then(engine: Engine) -> None:
+    """SAS-120: each doorbell that a completion rings is lost, as with the process that rang it."""
+    AnnouncedAgent.objects.filter(pk="shop").update(at_once=2)
+    client = newcomer("jobs:write", "jobs:read")
+    for number in range(30):
+        client.post("jobs", {"workflow": "LeftBehind", "input": {}}, idempotency_key=f"k{number}")
+    for _ in range(200):
+        engine.ahead(5)
+        supervision.ring_due()
+        rung = list(engine.rings)
+        engine.rings.clear()
+        for ring in rung:
+            engine.answer(*ring)
+            engine.rings.clear()
+        engine.sweep()
+        if not Job.objects.live().exists():
+            break
+    assert set(Job.objects.values_list("state", flat=True)) == {"Completed"}
+    assert not Step.objects.filter(state="Running").exists()
+    assert IdempotencyRecord.objects.filter(client_id=client.user.pk).count() == 30
+    engine.ahead(max(conf.keep_history, conf.keep_keys) + 60)
+    retention.prune()
+    assert not Job.objects.exists()
+    assert not Attempt.objects.exists()
+    assert not IdempotencyRecord.objects.filter(client_id=client.user.pk).exists()
