@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import Error, connection, transaction
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from supervisor.models import GroupCancellation, GroupMember, Incident
 from workflows import transitions, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound, SagError, WrongState
-from workflows.models import Job, Step
+from workflows.models import Breaker, Job, Step
 from workflows.querysets import StepQuerySet
 from workflows.states import JobState, Role
 from workflows.transitions import in_transaction
@@ -38,10 +38,16 @@ _under_way = threading.Lock()
 def waiting(agent: str, as_of: datetime | None = None) -> StepQuerySet:
     """The steps of jobs that can be cancelled and wait because of this agent, or did so at that moment and still do.
 
-    Paused jobs are none of them: they wait for whoever paused them.
+    Those that will be parked within a second and the one that is just being tried are among them. Paused jobs are not:
+    they wait for whoever paused them.
     """
-    steps = Step.objects.parked(agent).filter(role=Role.FORWARD, job__state=JobState.RUNNING).of_moving_jobs()
-    return steps if as_of is None else steps.filter(parked_since__lte=as_of)
+    trial = Breaker.objects.filter(agent=agent, phase=Breaker.Phase.TRIAL).values_list("trial_step_id", flat=True)
+    tried = Step.objects.filter(pk=trial.first() or 0)
+    waits = Step.objects.parked(agent) | Step.objects.to_park(agent) | tried
+    steps = waits.filter(role=Role.FORWARD, job__state=JobState.RUNNING).of_moving_jobs()
+    if as_of is None:
+        return steps
+    return steps.filter(Q(parked_since__lte=as_of) | Q(parked_since__isnull=True, run_after__lte=as_of))
 
 
 def number_of_jobs(agent: str) -> int:

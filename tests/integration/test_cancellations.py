@@ -14,7 +14,7 @@ from tests.integration.outages import Delivery, outage_of_shop
 from workflows import Workflow, step, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound, WrongState
-from workflows.models import Event, Job
+from workflows.models import Breaker, Event, Job, Step
 
 
 class DeliveryUndone(Workflow):
@@ -128,6 +128,33 @@ def test_who_waited_when_it_was_asked_is_cancelled_also_where_the_service_came_b
     engine.drain()
     assert {state_of(job) for job in jobs} == {"Failed"}
     assert len(engine.calls_of("shop.a")) == len(jobs)  # those before the outage was seen
+
+
+def test_the_one_that_is_just_being_tried_is_among_them(engine: Engine) -> None:
+    jobs = outage_of_shop(engine)
+    engine.ahead(2.5)
+    storms.tend()
+    trial = Step.objects.get(pk=Breaker.objects.get().trial_step_id)
+    under_way = engine.claim(trial)
+    engine.rings.clear()
+    assert cancellations.number_of_jobs("shop") == len(jobs)
+    ask()
+    cancellations.work_off()
+    assert state_of(trial.job) == "Running"  # its call may end
+    engine.settle(under_way)
+    engine.drain()
+    assert {state_of(job) for job in jobs} == {"Failed"}
+    assert progress().cancelled == len(jobs)
+
+
+def test_who_will_be_parked_within_a_second_is_among_them(engine: Engine) -> None:
+    jobs = [*outage_of_shop(engine), Delivery.start()]
+    engine.drain()
+    assert Step.objects.filter(parked=True).count() == 6
+    engine.ahead(1)
+    ask(as_of=now())
+    cancellations.work_off()
+    assert {state_of(job) for job in jobs} == {"Failed"}
 
 
 def test_to_ask_twice_is_to_ask_once_and_another_wish_is_refused_meanwhile(engine: Engine) -> None:
