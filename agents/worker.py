@@ -29,6 +29,7 @@ from pydantic import BaseModel
 from agents import presence, registry
 from agents.call import AgentError, Call, Defer, InDoubt, LeaseLost, Snooze, Transient, Undoes
 from agents.draining import is_draining
+from agents.frames import top_frame
 from agents.heartbeat import Held, heart
 from agents.patience import NO_ANSWER, until_answered
 from agents.results import Unstorable, clean_text, to_store
@@ -552,6 +553,7 @@ def _failure_from(error: BaseException, *, called: bool) -> Failure:
         code=code,
         message=clean_text(f"{type(error).__name__}: {clean_text(error)}"),
         in_doubt=called,
+        frame=clean_text(top_frame(error)),
     )
 
 

@@ -1,4 +1,4 @@
-"""The pages: is it healthy, who is needed, the jobs, one job with the part that follows it, its items, its undo."""
+"""The pages: is it healthy, the jobs, one job with the part that follows it, its items, its undo."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,11 +9,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django_htmx.http import HTMX_STOP_POLLING
 
+from supervisor import needs as needing
 from supervisor.console import incidents, items, needs, pulse, timeline
-from supervisor.console.access import is_operator, names_of, reader
+from supervisor.console.access import is_operator, reader
 from supervisor.console.cards import StepView
 from supervisor.console.filters import WORDS, Filters
-from supervisor.console.pages import Cursor, page, with_steps
+from supervisor.console.pages import page, with_steps
+from supervisor.models import Need
+from workflows import signals
 from workflows.allowed import job_verbs
 from workflows.clock import now
 from workflows.exceptions import NotFound
@@ -24,7 +27,6 @@ from workflows.undo import preview
 NEWEST = 12
 OUTAGES = 3
 IN_NEED = 10
-IN_NEED_ON_A_PAGE = 50
 SHOWN_OF_AN_UNDO = 200
 
 
@@ -46,16 +48,6 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 
 @reader
-def attention(request: HttpRequest) -> HttpResponse:
-    """Everything that waits for a person's decision, newest job first."""
-    found = needs.newest(IN_NEED_ON_A_PAGE + 1, Cursor.parse(request.GET.get("after", "")))
-    shown = found[:IN_NEED_ON_A_PAGE]
-    older = Cursor.of(shown[-1].job) if len(found) > len(shown) else None
-    context = {"now": now(), "needs": shown, "older": older, "swept_at": pulse.swept_at()}
-    return render(request, "console/attention.html", context)
-
-
-@reader
 def jobs(request: HttpRequest) -> HttpResponse:
     """The list. Filters and place are in the URL."""
     filters = Filters.read(request.GET)
@@ -64,9 +56,10 @@ def jobs(request: HttpRequest) -> HttpResponse:
     context = {
         "now": now(),
         "filters": filters,
+        "cause": Need.objects.filter(pk=int(filters.cause)).first() if filters.cause else None,
         "page": found,
         "jobs": found.jobs,
-        "needy": set(Job.objects.filter(pk__in=ids).needs_person().values_list("pk", flat=True)),
+        "needy": set(needing.jobs(Job.objects.filter(pk__in=ids)).values_list("pk", flat=True)),
         "chips": _chips(filters),
         "workflows": sorted({workflow.name for workflow in registry.all()} | {filters.workflow} - {""}),
     }
@@ -109,10 +102,13 @@ def job_context(request: HttpRequest, job_id: uuid.UUID, mark: timeline.Mark | N
     """What the job page's templates need. `list_query`: the filters of the list that the reader came from."""
     view = timeline.view_of(job_id, mark)
     list_query = _list_query(request)
+    cases = needing.cases_of([job_id]).get(job_id, [])
     return {
         "view": view,
         "job": view.job,
         "now": view.now,
+        "reasons": needing.reasons(view.needs_person, cases),
+        "causes": [case.need for case in cases],
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         **_rights(request, view.forward),
@@ -178,7 +174,7 @@ def _list_query(request: HttpRequest) -> str:
 def _rights(request: HttpRequest, cards: Sequence[StepView]) -> dict[str, Any]:
     """Whether the reader may push buttons, and which approvals are not the reader's to give."""
     named = [card for card in cards if card.takes_signal and card.planned.approvers]
-    called = names_of(request.user) if named else frozenset()
+    called = signals.names_of(request.user) if named else set()
     return {
         "may_act": is_operator(request.user),
         "not_theirs": {card.step.pk for card in named if not called & set(card.planned.approvers)},

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sag_supervisor", "0003_needs"),
+        ("sag_supervisor", "0006_tellings"),
     ]
 
     operations = [

@@ -23,7 +23,7 @@ from workflows.models import Job, Step
 LOOK_ROUND = worker._look_round
 
 narrow = Agent("narrow", at_once=2)
-paced = Agent("paced", rate=(10, timedelta(seconds=1)))
+paced = Agent("paced", rate=(5, timedelta(seconds=1)))
 slow = Agent("slow", rate=(1, timedelta(minutes=1)))
 called: list[Call] = []
 script: list[Any] = []
@@ -83,7 +83,7 @@ def _hold(job: Job) -> Any:
 def test_the_limits_of_an_agent_are_announced_and_take_effect_on_steps_that_wait(limited: Engine) -> None:
     rows = {row.name: row for row in AnnouncedAgent.objects.all()}
     assert (rows["narrow"].at_once, rows["narrow"].rate_count) == (2, None)
-    assert (rows["paced"].rate_count, rows["paced"].rate_period) == (10, timedelta(seconds=1))
+    assert (rows["paced"].rate_count, rows["paced"].rate_period) == (5, timedelta(seconds=1))
     assert not rows["shop"].has_limit
     job = Free.start()
     rows["shop"].at_once = 1
@@ -275,7 +275,7 @@ def test_calls_under_a_rate_begin_no_closer_than_it_allows(limited: Engine, wait
     worker.work("agents", None)
     assert {state_of(job) for job in jobs} == {"Completed"}
     begun = sorted(Step.objects.filter(agent="paced").values_list("started_at", flat=True))
-    assert all(later - sooner >= timedelta(seconds=0.1) for sooner, later in pairwise(begun))
+    assert all(later - sooner >= timedelta(seconds=0.2) for sooner, later in pairwise(begun))
     assert all(0 <= one <= 0.25 for one in waits)
     assert len(waits) >= 4
 

@@ -124,11 +124,12 @@ def test_only_an_approver_decides(client: Program) -> None:
     refused = night.post(f"jobs/{job_id}/signals/decision", {"approved": True})
     assert (refused.status_code, refused.json()["type"]) == (403, "/problems/not-allowed")
     assert client.post(f"jobs/{job_id}/signals/decision", {"approved": True}).status_code == 403
-    night.user.groups.add(Group.objects.create(name="night shift"))
+    shift = Group.objects.create(name="night shift")
+    night.user.groups.add(shift)
     try:
         assert night.post(f"jobs/{job_id}/signals/decision", {"approved": True}).json()["outcome"] == "taken"
     finally:
-        Group.objects.all().delete()
+        shift.delete()
     assert Event.objects.filter(job_id=job_id, actor=f"client:{night.user.username}").exists()
 
 

@@ -33,7 +33,8 @@ def incident(engine: Engine) -> Incident:
 def address(pattern: URLPattern, incident: Incident) -> str:
     job = Job.objects.order_by("pk").first()
     assert job
-    parts = {"job_id": job.pk, "schedule_id": uuid.uuid4(), "incident_id": incident.pk, "queue": "agents"}
+    parts = {"job_id": job.pk, "schedule_id": uuid.uuid4(), "incident_id": incident.pk, "cause_id": 1}
+    parts["queue"] = "agents"
     of_worker = str(pattern.name).startswith("worker")
     parts["name"] = "w" if of_worker else "shop" if str(pattern.name).startswith("agent") else "a"
     return reverse(str(pattern.name), kwargs={name: parts[name] for name in pattern.pattern.converters})
@@ -43,7 +44,8 @@ def everything() -> tuple[object, ...]:
     """What any of the actions would change."""
     breaker = Breaker.objects.values_list("phase", "trial_at").get(agent="shop")
     asked = Worker.objects.filter(drain_asked_at__isnull=False).count()
-    return breaker, Event.objects.count(), GroupCancellation.objects.count(), asked
+    in_hand = Incident.objects.filter(acknowledged_at__isnull=False).count()
+    return breaker, Event.objects.count(), GroupCancellation.objects.count(), asked, in_hand
 
 
 FIELDS = {"seen": "1", "undo": "yes", "as_of": "2099-01-01T00:00:00Z", "reason": "x", "digest": "x", "verdict": "done"}

@@ -1,5 +1,7 @@
 """Two sessions meet at a gate, at a fan-out, at a wait. Staged: one holds the job's lock, the other is seen to wait."""
 
+import uuid
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -263,8 +265,6 @@ def test_a_settle_of_an_item_that_waited_for_a_cancel_is_recorded_and_undone(eng
 
 
 def test_a_claim_of_an_item_that_waited_for_the_failure_of_its_fan_out_gets_nothing(engine: Engine) -> None:
-    import uuid
-
     class RaceTwo(Workflow):
         a = step("shop.a", each=given["list"], at_once=2, on_failure="hold")
 
@@ -322,8 +322,6 @@ def test_a_cancel_that_waited_for_a_signal_undoes_behind_it(engine: Engine) -> N
 
 
 def test_a_deadline_that_waited_for_the_last_settle_changes_nothing(engine: Engine) -> None:
-    from datetime import timedelta
-
     class RaceLimited(Workflow):
         deadline = timedelta(seconds=5)
         a = step("shop.a")
@@ -341,8 +339,6 @@ def test_a_deadline_that_waited_for_the_last_settle_changes_nothing(engine: Engi
 
 
 def test_a_queue_time_out_that_looks_again_sees_that_a_worker_came(engine: Engine) -> None:
-    from datetime import timedelta
-
     class RaceQueued(Workflow):
         a = step("shop.a", queue_timeout=timedelta(seconds=5))
 

@@ -49,6 +49,15 @@ class WaitingInPart(Workflow):
     b = step("shop.b", compensation="shop.undo_b", after=[approval])
 
 
+class HalfInPart(Workflow):
+    """b cannot be undone."""
+
+    on_failure = "hold"
+
+    a = step("shop.a", compensation="shop.undo_a")
+    b = step("shop.b", after=[a], retry=ONE_TRY)
+
+
 def retry(job: Job, **options: Any) -> Job:
     return verbs.retry_job(job.pk, actor="operator:x", reason="mended", **options)
 
@@ -64,6 +73,15 @@ def keys(engine: Engine, operation: str) -> list[str]:
 def of_plan(job: Job) -> dict[str, tuple[str, int]]:
     rows = Step.objects.of_plan().filter(job=job, role="forward").order_by("place")
     return {row.name: (row.state, row.generation) for row in rows}
+
+
+def _undone_but_for_a_doubt(engine: Engine) -> Job:
+    engine.says("shop.b", InDoubt("lost"), {})
+    job = HalfInPart.start()
+    engine.drain()
+    compensate(job, down_to="a")
+    engine.drain()
+    return job
 
 
 def _done(engine: Engine, workflow: type[Workflow] = LineInPart, input: Any = None) -> Job:
@@ -488,18 +506,7 @@ def test_a_child_is_undone_and_started_again_as_another_job(engine: Engine) -> N
 
 def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done_again(engine: Engine) -> None:
     """A step in doubt never gets a new key."""
-
-    class HalfInPart(Workflow):
-        on_failure = "hold"
-
-        a = step("shop.a", compensation="shop.undo_a")
-        b = step("shop.b", after=[a], retry=ONE_TRY)
-
-    engine.says("shop.b", InDoubt("lost"), {})
-    job = HalfInPart.start()
-    engine.drain()
-    compensate(job, down_to="a")
-    engine.drain()
+    job = _undone_but_for_a_doubt(engine)
     ended = Job.objects.get(pk=job.pk)
     assert (ended.state, job_verbs(ended)) == ("Failed", [])
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
@@ -515,17 +522,7 @@ def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done
 
 
 def test_a_verdict_that_it_was_done_keeps_it_when_the_job_goes_forward_again(engine: Engine) -> None:
-    class HalfInPart(Workflow):
-        on_failure = "hold"
-
-        a = step("shop.a", compensation="shop.undo_a")
-        b = step("shop.b", after=[a], retry=ONE_TRY)
-
-    engine.says("shop.b", InDoubt("lost"), {})
-    job = HalfInPart.start()
-    engine.drain()
-    compensate(job, down_to="a")
-    engine.drain()
+    job = _undone_but_for_a_doubt(engine)
     verbs.verdict(job.pk, "b", done=True, result={"reference": "B"}, actor="operator:x", reason="it is in their books")
     retry(job)
     engine.drain()
