@@ -36,6 +36,7 @@ _SOME_DAY = datetime(2024, 1, 1)  # where it never comes in the fifty years afte
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT = timedelta(microseconds=1)
 _DAYS_LEFT_OUT_IN_A_ROW = 1500
+_LOOK_BACK = timedelta(days=35)
 _A_DAY_OF_EACH_YEAR = re.compile(r"\d\d-\d\d")
 _PARTS = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 
@@ -104,6 +105,14 @@ class Timetable:
             if len(found) >= count or start == since:
                 return found[-count:]
             span *= 2
+
+    def around_next_change(self, moment: datetime, count: int) -> tuple[datetime, list[datetime]] | None:
+        """When clocks in the zone change next, and the last and the first `count` due times before and after it."""
+        change = local.next_change(ZoneInfo(self.timezone), moment)
+        if change is None:
+            return None
+        before = self.last_before(change, max(moment, change - _LOOK_BACK), count)
+        return change, [*before, *islice(self.after(change - _MOMENT), count)]
 
     def _times(self, moment: datetime) -> Iterator[datetime]:
         last = None

@@ -226,7 +226,7 @@ class ScheduleBackfills(ApiView):
     )
     @idempotent()
     def post(self, request: Request, schedule_id: uuid.UUID) -> Response:
-        """Run the due times of the past that were never started; a dry run (200) only tells which those are."""
+        """Run due times of the past, by themselves those that were never started; a dry run (200) only tells which."""
         _visible(request, schedule_id)
         body = body_of(request, BackfillBody)
         done = schedules.backfill(
@@ -237,6 +237,9 @@ class ScheduleBackfills(ApiView):
             dry_run=body.dry_run,
             actor=actor(request),
             reason=body.reason,
+            reverse=body.reverse,
+            reprocess=body.reprocess,
+            max_active=body.max_active,
         )
         document = BackfillDocument.of(done, dry_run=body.dry_run)
         return Response(document.on_the_wire(), status=200 if body.dry_run else 202)
