@@ -1,14 +1,15 @@
-"""What is forgotten, and when: ended jobs by their end, failures later, and never what needs a person."""
+"""What is forgotten, and when: ended jobs by their end, failures later, and never what needs a person; ticks by their own age."""
 
 from datetime import datetime, timedelta
 
-from workflows import transitions
+from workflows import tick_records, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import IdempotencyRecord, Job
 
 BATCH = 200
 _BATCHES_A_RUN = 50
+_TICKS_A_BATCH = 1000
 
 
 def prune() -> int:
@@ -23,7 +24,16 @@ def prune() -> int:
         if len(jobs) < BATCH:
             break
     _forget_keys(moment - timedelta(seconds=conf.keep_keys))
+    _forget_ticks(moment)
     return pruned
+
+
+def _forget_ticks(moment: datetime) -> None:
+    """And with the last tick of a schedule that is over, the schedule."""
+    tick_records.forget_ticks(moment - timedelta(seconds=conf.keep_ticks), _TICKS_A_BATCH, _BATCHES_A_RUN)
+    changes_before = moment - timedelta(seconds=conf.keep_changes)
+    tick_records.forget_changes(changes_before, _TICKS_A_BATCH, _BATCHES_A_RUN)
+    tick_records.forget_schedules(changes_before, BATCH)
 
 
 def _forget_keys(before: datetime) -> None:

@@ -221,10 +221,10 @@ def _known(
     schedule: Schedule, due_times: list[datetime], reprocess: str
 ) -> tuple[dict[datetime, Tick], dict[datetime, int]]:
     """By due time: what it was last started as, unless that is to be run again; and how often it was backfilled."""
-    known = list(
-        Tick.objects.filter(schedule=schedule, due_at__in=due_times).exclude(kind=Kind.TRIGGER).order_by("id")
-    )
-    states = dict(Job.objects.filter(pk__in=[tick.job_id for tick in known]).values_list("pk", "state"))
+    known = list(Tick.objects.filter(schedule=schedule, due_at__in=due_times).exclude(kind=Kind.TRIGGER).order_by("id"))
+    states: dict[uuid.UUID | None, str] = {
+        job.pk: job.state for job in Job.objects.filter(pk__in=[tick.job_id for tick in known]).only("state")
+    }
     last = {tick.due_at: tick for tick in known if tick.outcome in (Outcome.STARTED, Outcome.WAITING)}
     left_out = {
         due: tick

@@ -194,6 +194,46 @@ def test_a_preview_crosses_the_change_of_the_clocks_in_both_zones(diary: Diary) 
     assert pointers(newcomer("jobs:read").post("schedules/preview", {"cron": "0 0 30 2 *"})) == ["/cron"]
 
 
+def test_a_preview_tells_the_viewers_own_time_and_what_happens_when_clocks_change_next(diary: Diary) -> None:
+    body = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "from": "2027-06-01T00:00:00Z", "count": 1}
+    reader = newcomer("jobs:read")
+    answer = reader.post("schedules/preview", {**body, "viewer_timezone": "Asia/Kathmandu"}).json()
+    assert answer["viewer_times"] == ["2027-06-01T06:15:00+05:45"]
+    change = answer["clock_change"]
+    assert (change["at"], change["offset_before"], change["offset_after"]) == (
+        "2027-10-31T01:00:00Z",
+        "+02:00",
+        "+01:00",
+    )
+    assert change["local_times"] == [
+        *("2027-10-29T02:30:00+02:00", "2027-10-30T02:30:00+02:00", "2027-10-31T02:30:00+02:00"),
+        *("2027-11-01T02:30:00+01:00", "2027-11-02T02:30:00+01:00", "2027-11-03T02:30:00+01:00"),
+    ]
+    without = reader.post("schedules/preview", {**body, "timezone": "Asia/Tokyo"}).json()
+    assert (without["clock_change"], without["viewer_times"]) == (None, None)
+    assert pointers(reader.post("schedules/preview", {**body, "viewer_timezone": "Mars"})) == ["/viewer_timezone"]
+
+
+@pytest.mark.parametrize(
+    ("reprocess", "max_active", "pointer"), [("all", None, "/reprocess"), ("none", 0, "/max_active")]
+)
+def test_a_backfill_that_cannot_be_is_refused_where_it_is_wrong(
+    operator: Program, reprocess: str, max_active: int | None, pointer: str
+) -> None:
+    body = {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z", "dry_run": True}
+    path = f"schedules/{made(operator)['id']}/backfills"
+    options = {"reprocess": reprocess, "max_active": max_active, "overlap": "allow"}
+    assert pointers(operator.post(path, {**body, **options})) == [pointer]
+
+
+def test_a_backfill_in_reverse_is_listed_so_and_runs_so_many_at_once(operator: Program) -> None:
+    path = f"schedules/{made(operator)['id']}/backfills"
+    body = {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z", "overlap": "allow"}
+    run = operator.post(path, {**body, "reverse": True, "max_active": 2}).json()
+    assert [time[11:16] for time in run["times"]] == ["08:00", "07:00", "06:00"]
+    assert [tick["outcome"] for tick in run["ticks"]] == ["started", "started", "waiting"]
+
+
 def test_writing_needs_an_operators_token_and_reading_shows_what_is_ones_own(operator: Program) -> None:
     schedule = made(operator)
     reader = newcomer("jobs:read")

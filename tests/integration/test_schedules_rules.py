@@ -323,12 +323,8 @@ def test_a_backfill_runs_no_more_at_once_than_it_may(diary: Diary) -> None:
     assert outcomes(schedule) == {"started": 4, "waiting": 1}
 
 
-@pytest.mark.parametrize(
-    ("reprocess", "again"), [("none", [3]), ("failed", [2, 3]), ("completed", [1, 2, 3])]
-)
-def test_a_backfill_can_run_again_what_failed_or_all_that_ended(
-    diary: Diary, reprocess: str, again: list[int]
-) -> None:
+@pytest.mark.parametrize(("reprocess", "again"), [("none", [3]), ("failed", [2, 3]), ("completed", [1, 2, 3])])
+def test_a_backfill_can_run_again_what_failed_or_all_that_ended(diary: Diary, reprocess: str, again: list[int]) -> None:
     diary.engine.says("shop.a", "done", Permanent("No.", code="no"), "done")
     schedule = diary.make(EACH_MINUTE, catch_up="none")
     for minute in (1, 2):

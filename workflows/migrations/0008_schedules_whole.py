@@ -4,28 +4,29 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     dependencies = [
-        ('sag_workflows', '0005_workers'),
+        ("sag_workflows", "0005_workers"),
     ]
 
     operations = [
         migrations.RemoveConstraint(
-            model_name='tick',
-            name='tick_once_per_due_time',
+            model_name="tick",
+            name="tick_once_per_due_time",
         ),
         migrations.AddField(
-            model_name='tick',
-            name='max_active',
+            model_name="tick",
+            name="max_active",
             field=models.IntegerField(null=True),
         ),
         migrations.AddField(
-            model_name='tick',
-            name='run',
+            model_name="tick",
+            name="run",
             field=models.IntegerField(db_default=1, default=1),
         ),
         migrations.AddConstraint(
-            model_name='tick',
-            constraint=models.UniqueConstraint(fields=('schedule', 'due_at', 'kind', 'run'), name='tick_once_per_due_time'),
+            model_name="tick",
+            constraint=models.UniqueConstraint(
+                fields=("schedule", "due_at", "kind", "run"), name="tick_once_per_due_time"
+            ),
         ),
     ]

@@ -15,7 +15,7 @@ from workflows.exceptions import InvalidInput
 from workflows.plans.json_values import printable
 from workflows.plans.nearest import did_you_mean
 from workflows.timing import local
-from workflows.timing.zones import ZONES
+from workflows.timing.zones import fault_in_zone
 
 NICKNAMES = {
     "@hourly": "0 * * * *",
@@ -161,8 +161,8 @@ class Timetable:
                 "every",
                 f"must be a whole number of seconds from 1 to {_LONGEST_INTERVAL} (a year), not {self.every}.",
             )
-        if self.timezone not in ZONES:
-            yield "timezone", f"{self.timezone!r} is no time zone.{_nearest_zone(self.timezone)}"
+        if fault := fault_in_zone(self.timezone):
+            yield "timezone", fault
         for text in self.exclude[: _MOST["exclude"]]:
             if not _is_day(text):
                 yield "exclude", f"{text!r} is no day; write 2027-12-25, or 12-25 for each year's."
@@ -243,9 +243,17 @@ def fault_in_cron(expression: str) -> str | None:
         never = next(CronSim(expression, _SOME_DAY), None) is None
     except (CronSimError, AssertionError) as error:
         fault = str(error).removeprefix("Bad ").replace("day-of-", "day of ") or "one of its fields"
-        reason = ": its months have no such day" if fault == "day of month" else ""
-        return f"{expression!r} is wrong in {fault}{reason}."
+        is_a_day = fault == "day of month" and _is_a_day_of_some_month(expression.split()[2])
+        return f"{expression!r} is wrong in {fault}{': its months have no such day' if is_a_day else ''}."
     return f"{expression!r} never comes: no day is like that." if never else None
+
+
+def _is_a_day_of_some_month(day: str) -> bool:
+    try:
+        CronSim(f"0 0 {day} * *", _SOME_DAY)
+    except (CronSimError, AssertionError):
+        return False
+    return True
 
 
 def _plain(expression: str) -> str:
@@ -261,10 +269,6 @@ def _is_day(text: str) -> bool:
     except ValueError:
         return False
     return len(text) in (5, 10)
-
-
-def _nearest_zone(name: str) -> str:
-    return did_you_mean(name, ZONES) if len(name) < 100 else ""
 
 
 def _span(seconds: int) -> str:

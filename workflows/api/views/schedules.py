@@ -3,6 +3,7 @@
 import uuid
 from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from django.db.models import Q
 from drf_spectacular.utils import extend_schema
@@ -38,6 +39,7 @@ from workflows.models.schedule import ScheduleQuerySet
 from workflows.plans import registry
 from workflows.timing.policy import Policy
 from workflows.timing.timetable import Timetable
+from workflows.timing.zones import fault_in_zone
 
 
 def _beyond(column: str) -> Any:
@@ -193,10 +195,15 @@ class SchedulePreview(ApiView):
 
     @extend_schema(operation_id="preview_schedule", request=PreviewBody, responses={200: TimesDocument})
     def post(self, request: Request) -> Response:
-        """When it would fall due, in UTC and in its zone. Makes nothing."""
+        """When it would fall due, also when clocks change next; in UTC, in its zone and in the viewer's. Makes nothing."""
         body = body_of(request, PreviewBody)
-        timetable = Timetable(**body.of_timetable())
-        return Response(TimesDocument.of(timetable, body.since or clock.now(), body.count).on_the_wire())
+        timetable, viewer = Timetable(**body.of_timetable()), body.viewer_timezone
+        if viewer and (fault := fault_in_zone(viewer)):
+            raise InvalidInput(fault, errors=[{"pointer": "/viewer_timezone", "message": fault}])
+        document = TimesDocument.of(
+            timetable, body.since or clock.now(), body.count, ZoneInfo(viewer) if viewer else None
+        )
+        return Response(document.on_the_wire())
 
 
 class ScheduleTriggers(ApiView):
