@@ -20,7 +20,7 @@ from workflows.plans.nearest import did_you_mean
 from workflows.states import JobState
 from workflows.ticks import Desk, Kind, Outcome, note_change, pause
 from workflows.timing.policy import POLICY_FIELDS, Policy
-from workflows.timing.timetable import Timetable
+from workflows.timing.timetable import KINDS, Timetable
 from workflows.transitions import in_transaction
 from workflows.workflow import Workflow
 
@@ -28,8 +28,7 @@ MOST_BACKFILLED = 1000
 _MOST_LEFT = 5000
 _FORGOTTEN = "no longer stored"
 
-_TIMES = ("cron", "every", "at")
-_TIMETABLE_FIELDS = (*_TIMES, "timezone", "exclude", "start_at", "end_at")
+_TIMETABLE_FIELDS = (*KINDS, "timezone", "exclude", "start_at", "end_at")
 
 
 @in_transaction
@@ -66,7 +65,7 @@ def create(
 def _first_due(timetable: Timetable, present: datetime) -> datetime:
     first = timetable.next_after(present)
     if first is None:
-        field = next(name for name in _TIMES if getattr(timetable, name))
+        field = next(name for name in KINDS if getattr(timetable, name))
         fault = "never falls due: all of its times are past or left out."
         raise InvalidInput(f"This timetable {fault}", errors=[{"pointer": f"/{field}", "message": fault}])
     return first
@@ -78,7 +77,7 @@ def change(
 ) -> Schedule:
     """Change what `changes` names: fields of Timetable and Policy, `input`, and `paused`.
 
-    To give one of cron, every and at takes the others away.
+    To give one of cron, every, at and calendar takes the others away.
     """
     schedule = _locked(schedule_id, seen)
     present = now()
@@ -104,8 +103,8 @@ def _changeable(schedule: Schedule) -> dict[str, Any]:
 
 def _take_over(schedule: Schedule, changes: Mapping[str, Any], present: datetime) -> None:
     times = {name: changes[name] for name in _TIMETABLE_FIELDS if name in changes}
-    if any(times.get(name) for name in _TIMES):
-        times = {"cron": (), "every": None, "at": ()} | times
+    if any(times.get(name) for name in KINDS):
+        times = {"cron": (), "every": None, "at": (), "calendar": ()} | times
     old = schedule.times
     timetable = replace(old, **times)
     if timetable != old:

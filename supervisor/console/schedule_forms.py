@@ -10,6 +10,7 @@ from workflows.exceptions import InvalidInput, SagError
 from workflows.models import Schedule
 from workflows.schedules import Reprocess
 from workflows.timing import local
+from workflows.timing.calendars import CalendarEntry, fault_in_entry
 from workflows.timing.policy import CatchUp, Overlap, Policy
 from workflows.timing.timetable import Timetable
 from workflows.timing.zones import fault_in_zone
@@ -25,6 +26,7 @@ def timetable_of(typed: Typed) -> Timetable:
         cron=tuple(_lines(typed, "cron")),
         every=_whole(typed, "every"),
         at=tuple(_moment(text, zone, "at") for text in _lines(typed, "at")),
+        calendar=tuple(_entry(line) for line in _lines(typed, "calendar")),
         timezone=zone,
         exclude=tuple(typed.get("exclude", "").replace(",", " ").split()),
         start_at=_moment_or_none(typed, "start_at", zone),
@@ -78,6 +80,9 @@ def typed_of(schedule: Schedule) -> dict[str, str]:
         "cron": "\n".join(times.cron),
         "every": str(times.every or ""),
         "at": "\n".join(moment.isoformat() for moment in times.at),
+        "calendar": "\n".join(
+            " ".join(f"{name}={value}" for name, value in entry.to_json().items()) for entry in times.calendar
+        ),
         "timezone": times.timezone,
         "exclude": " ".join(times.exclude),
         "start_at": times.start_at.isoformat() if times.start_at else "",
@@ -95,6 +100,14 @@ def faults_in(refusal: SagError) -> list[str]:
         (fault["pointer"].strip("/").replace("_", " "), fault["message"]) for fault in refusal.details.get("errors", ())
     ]
     return [f"{name} {message}" for name, message in named] or [refusal.message]
+
+
+def _entry(line: str) -> CalendarEntry:
+    """ "day=13 weekday=FRI hour=9"."""
+    said = dict(part.partition("=")[::2] for part in line.split())
+    if fault := fault_in_entry(said):
+        raise _refused("calendar", fault)
+    return CalendarEntry.read(said)
 
 
 def _lines(typed: Typed, name: str) -> Iterator[str]:

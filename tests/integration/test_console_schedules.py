@@ -163,6 +163,7 @@ def test_the_form_shows_the_next_times_and_what_a_change_of_the_clocks_does_to_t
         ({"cron": "", "every": "soon"}, "every must be a whole number, not 'soon'."),
         ({"timezone": "Europe/Berln"}, "timezone 'Europe/Berln' is no time zone. Did you mean 'Europe/Berlin'?"),
         ({"cron": "", "at": "tomorrow"}, "at 'tomorrow' is no moment"),
+        ({"cron": "", "calendar": "dya=13"}, "calendar has no 'dya'. Did you mean 'day'?"),
         ({"input": "{"}, "input is no JSON"),
         ({"workflow": "Chores"}, "No workflow is called 'Chores'"),
         ({"cron": "x" * 10_000}, "is longer than 200 characters."),
@@ -198,6 +199,10 @@ def test_a_schedule_is_made_and_changed_by_the_form(diary: Diary) -> None:
     assert schedule.next_due == datetime(2027, 3, 5, 7, tzinfo=UTC)
     assert (schedule.pause_on_failure, schedule.input) == (True, {})
     assert schedule.changes.latest("pk").reason == "only once"
+    client.post(
+        reverse("schedule-changes", args=[schedule.pk]), {**TYPED, "cron": "", "calendar": "day=13", "seen": "2"}
+    )
+    assert "day=13</textarea>" in words(client.get(reverse("schedule-edit", args=[schedule.pk])))
     stale = client.post(reverse("schedule-changes", args=[schedule.pk]), changed, follow=True)
     assert "Nothing was done." in words(stale)
 

@@ -61,10 +61,21 @@ def test_an_interval_and_a_moment_can_be_asked_for(operator: Program) -> None:
     assert (moment["at"], moment["next_due"]) == (["2027-03-05T08:00:00Z"], "2027-03-05T08:00:00Z")
 
 
+def test_a_calendar_can_be_asked_for_and_given_up_again(operator: Program) -> None:
+    schedule = made(operator, cron=None, calendar={"day": 13, "weekday": "FRI"})
+    assert schedule["calendar"] == [{"day": "13", "weekday": "FRI"}]
+    assert schedule["next_due"] == "2027-08-12T22:00:00Z"
+    path = f"schedules/{schedule['id']}"
+    edited = operator.ask("PATCH", path, {"cron": "0 8 * * *"}, {"If-Match": "*"}).json()
+    assert (edited["calendar"], edited["cron"]) == ([], ["0 8 * * *"])
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
         ({"cron": "0 0 30 2 *"}, "/cron"),
+        ({"cron": None, "calendar": [{"day": 30, "month": 2}]}, "/calendar"),
+        ({"cron": None, "calendar": {"day": [1]}}, "/calendar/0/day/str"),
         ({"cron": "0 0 31 4,6,9,11 *"}, "/cron"),
         ({"cron": "61 * * * *"}, "/cron"),
         ({"cron": "* * * *"}, "/cron"),

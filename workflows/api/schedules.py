@@ -26,16 +26,25 @@ def _several(value: object) -> object:
 
 _Texts = Annotated[list[str] | None, BeforeValidator(_several, json_schema_input_type=str | list[str] | None)]
 _Moments = Annotated[list[Moment] | None, BeforeValidator(_several, json_schema_input_type=str | list[str] | None)]
+_Entry = dict[str, str | int]
+_Entries = Annotated[
+    list[_Entry] | None, BeforeValidator(_several, json_schema_input_type=_Entry | list[_Entry] | None)
+]
 
 
 class Times(Body):
-    """When something falls due: exactly one of `cron`, `every` and `at`."""
+    """When something falls due: exactly one of `cron`, `every`, `at` and `calendar`."""
 
     cron: _Texts = Field(
         default=None, description="An expression of five fields or a nickname like @daily; or several."
     )
     every: int | None = Field(default=None, description="Seconds from one due time to the next.")
     at: _Moments = Field(default=None, description="One moment, or several (RFC 3339 with their offsets).")
+    calendar: _Entries = Field(
+        default=None,
+        description="Of year, month, day, weekday, hour and minute what is to hold, all of it; or several of these.",
+        examples=[{"day": 13, "weekday": "FRI", "hour": 9}],
+    )
     timezone: str = Field(default="UTC", max_length=100, description="In which the expressions and days are read.")
     exclude: list[str] = Field(
         default=[], description="Days on which nothing falls due: 2027-12-25, or 12-25 each year."
@@ -46,7 +55,10 @@ class Times(Body):
     def of_timetable(self) -> dict[str, Any]:
         """What was given of these, as a timetable takes it."""
         given = {name: getattr(self, name) for name in Times.model_fields if name in self.model_fields_set}
-        return {name: as_tuple(value) if name in ("cron", "at", "exclude") else value for name, value in given.items()}
+        return {
+            name: as_tuple(value) if name in ("cron", "at", "calendar", "exclude") else value
+            for name, value in given.items()
+        }
 
 
 class ScheduleFields(Times):
@@ -77,7 +89,7 @@ class ScheduleStart(ScheduleFields):
 
 
 class ScheduleEdit(ScheduleFields):
-    """What is to change. One of `cron`, `every` and `at` takes the place of whichever there was."""
+    """What is to change. One of `cron`, `every`, `at` and `calendar` takes the place of whichever there was."""
 
     def changes(self) -> dict[str, Any]:
         """What was given, as `schedules.change` takes it."""
@@ -131,6 +143,7 @@ class ScheduleDocument(Document):
     cron: list[str]
     every: int | None
     at: list[datetime]
+    calendar: list[dict[str, str]]
     timezone: str
     exclude: list[str]
     start_at: datetime | None
@@ -164,6 +177,7 @@ class ScheduleDocument(Document):
             cron=list(times.cron),
             every=times.every,
             at=[moment.astimezone(UTC) for moment in times.at],
+            calendar=[entry.to_json() for entry in times.calendar],
             timezone=times.timezone,
             exclude=list(times.exclude),
             start_at=times.start_at,

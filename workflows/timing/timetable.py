@@ -15,6 +15,7 @@ from workflows.exceptions import InvalidInput
 from workflows.plans.json_values import printable
 from workflows.plans.nearest import did_you_mean
 from workflows.timing import local
+from workflows.timing.calendars import CalendarEntry, fault_in_entry
 from workflows.timing.zones import fault_in_zone
 
 NICKNAMES = {
@@ -29,7 +30,8 @@ NICKNAMES = {
 # "17-17/4" is 17, as in other crons; cronsim takes it for "17/4", which is 17 and every fourth after it.
 _STEPS_THROUGH_ONE = re.compile(r"(?<![\w#-])(\w+)-\1/\d+")
 _LONGEST_EXPRESSION = 200
-_MOST = {"cron": 20, "at": 500, "exclude": 400}
+KINDS = ("cron", "every", "at", "calendar")
+_MOST = {"cron": 20, "at": 500, "calendar": 20, "exclude": 400}
 _LONGEST_INTERVAL = 366 * 86_400
 _YEARS = range(1970, 2200)
 _SOME_DAY = datetime(2024, 1, 1)  # where it never comes in the fifty years after a day, it never comes
@@ -43,7 +45,8 @@ _PARTS = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class Timetable:
-    """Cron expressions in a zone, or an interval, or moments; within `start_at` and `end_at`, but on no day of `exclude`.
+    """Cron expressions or entries of a calendar in a zone, or an interval, or moments; within `start_at` and `end_at`, but
+    on no day of `exclude`.
 
     An interval is counted from `start_at`, and without one from midnight UTC, so that an edit does not move it. Excluded
     days are dates of the zone: "2027-12-25", or "12-25" for each year's.
@@ -52,6 +55,7 @@ class Timetable:
     cron: tuple[str, ...] = ()
     every: int | None = None
     at: tuple[datetime, ...] = ()
+    calendar: tuple[CalendarEntry, ...] = ()
     timezone: str = "UTC"
     exclude: tuple[str, ...] = ()
     start_at: datetime | None = None
@@ -65,6 +69,7 @@ class Timetable:
                 errors=[{"pointer": f"/{field}", "message": printable(fault)} for field, fault in faults],
             )
         object.__setattr__(self, "cron", tuple(_plain(expression) for expression in self.cron))
+        object.__setattr__(self, "calendar", tuple(CalendarEntry.read(entry) for entry in self.calendar))
 
     # --- when ---
 
@@ -118,6 +123,7 @@ class Timetable:
         last = None
         zone = ZoneInfo(self.timezone)
         streams = [local.due_after(expression, zone, moment) for expression in self.cron]
+        streams += [entry.due_after(zone, moment) for entry in self.calendar]
         for due in heapq.merge(*streams, self._intervals(moment), iter(sorted(at for at in self.at if at > moment))):
             if due != last:
                 yield due
@@ -147,15 +153,18 @@ class Timetable:
     # --- what is wrong ---
 
     def _faults(self) -> Iterator[tuple[str, str]]:
-        given = [name for name in ("cron", "every", "at") if getattr(self, name) not in ((), None)]
+        given = [name for name in KINDS if getattr(self, name) not in ((), None)]
         if len(given) != 1:
-            yield given[1] if given else "cron", "must be there alone: a timetable has one of cron, every and at."
+            yield given[1] if given else "cron", f"must be there alone: a timetable has one of {', '.join(KINDS)}."
         for name, most in _MOST.items():
             if len(getattr(self, name)) > most:
                 yield name, f"has more than {most} entries."
         for expression in self.cron[: _MOST["cron"]]:
             if fault := fault_in_cron(expression):
                 yield "cron", fault
+        for entry in self.calendar[: _MOST["calendar"]]:
+            if fault := fault_in_entry(entry):
+                yield "calendar", fault
         if self.every is not None and not 1 <= self.every <= _LONGEST_INTERVAL:
             yield (
                 "every",
@@ -186,6 +195,8 @@ class Timetable:
         if self.cron:
             sayings = [CronSim(expression, _SOME_DAY).explain() for expression in self.cron]
             words = f"{'; '.join(sayings)} ({self.timezone})"
+        elif self.calendar:
+            words = f"{'; '.join(entry.in_words() for entry in self.calendar)} ({self.timezone})"
         elif self.every is not None:
             words = f"Every {_span(self.every)}"
         else:
@@ -204,6 +215,7 @@ class Timetable:
             "cron": list(self.cron),
             "every": self.every,
             "at": [moment.isoformat() for moment in self.at],
+            "calendar": [entry.to_json() for entry in self.calendar],
             "timezone": self.timezone,
             "exclude": list(self.exclude),
             "start_at": self.start_at and self.start_at.isoformat(),
@@ -217,6 +229,7 @@ class Timetable:
             cron=tuple(document["cron"]),
             every=document["every"],
             at=tuple(datetime.fromisoformat(moment) for moment in document["at"]),
+            calendar=tuple(CalendarEntry.read(entry) for entry in document.get("calendar", ())),
             timezone=document["timezone"],
             exclude=tuple(document["exclude"]),
             start_at=_moment(document["start_at"]),
