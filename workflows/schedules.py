@@ -216,6 +216,18 @@ def backfill(
     return Backfill(ticks=ticks, left_out=list(left_out.values()))
 
 
+@in_transaction
+def withdraw_backfills(schedule_id: uuid.UUID, *, actor: str, reason: str = "") -> int:
+    """Of backfills start nothing more; what they have started goes on. How many waited."""
+    schedule = _locked(schedule_id)
+    waiting = Tick.objects.filter(schedule=schedule, kind=Kind.BACKFILL).waiting().order_by()
+    detail = f"The backfill was withdrawn by {actor}. {reason}".strip()
+    number = waiting.update(outcome=Outcome.DROPPED, open=False, reason="withdrawn", detail=detail)
+    if number:
+        note_change(schedule, "withdrawn", actor=actor, reason=reason, data={"due_times": number})
+    return number
+
+
 def _known(
     schedule: Schedule, due_times: list[datetime], reprocess: str
 ) -> tuple[dict[datetime, Tick], dict[datetime, int]]:

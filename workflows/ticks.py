@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.db import Error, connection, transaction
 from django.db.models import QuerySet
 
@@ -140,6 +141,8 @@ class Desk:
         schedule, since = self.schedule, self.schedule.next_due
         if since is None or since > self.present:
             return
+        if schedule.paused_at is None and not self._has_its_client():
+            pause(schedule, since, actor="scheduler", note="Its client is gone, or may not sign in any more.")
         times, policy = schedule.times, schedule.policy
         to_make_up = policy.to_make_up(times, since, self.present)
         if policy.overlap == "cancel_other" and to_make_up:
@@ -167,6 +170,11 @@ class Desk:
         Tick.objects.bulk_create(passed_over)
         self.decided += len(passed_over)
         self._move_on(times.next_after(due_times[-1] if due_times else self.present))
+
+    def _has_its_client(self) -> bool:
+        """What belongs to nobody goes on; what belongs to somebody who is gone would start jobs that nobody may see."""
+        client = self.schedule.client_id
+        return client is None or get_user_model().objects.filter(pk=client, is_active=True).exists()
 
     def _move_on(self, next_due: datetime | None) -> None:
         self.schedule.next_due, self.schedule.scanned_at = next_due, self.present

@@ -118,6 +118,7 @@ def schedule(request: HttpRequest, schedule_id: uuid.UUID) -> HttpResponse:
         "is_late": tick_records.is_late(found, present),
         "is_gone": found.workflow not in {workflow.name for workflow in registry.all()},
         "missing": tick_records.missing(found, present - _GAPS_OF),
+        "backfilling": found.ticks.filter(kind=Tick.Kind.BACKFILL).waiting().count(),
         "policies": in_words(found.policy),
         "changes": found.changes.order_by("-pk")[:CHANGES],
         "may_act": is_operator(request.user),
@@ -251,6 +252,17 @@ def schedule_backfills(request: HttpRequest, schedule_id: uuid.UUID) -> HttpResp
         return _backfill_page(request, found, typed, {"faults": forms.faults_in(refusal)}, status=422)
     messages.success(request, f"Due times of the past that are run: {len(ran.ticks)}.")
     return redirect("schedule", schedule_id)
+
+
+@operator
+def schedule_backfills_withdrawal(request: HttpRequest, schedule_id: uuid.UUID) -> HttpResponse:
+    """Start nothing more of it. Takes no version: whatever waits is dropped."""
+
+    def withdraw() -> str:
+        number = verbs.withdraw_backfills(schedule_id, actor=actor(request), reason=_note(request))
+        return f"Withdrawn: of the backfill {number} more would have been started."
+
+    return _act(request, schedule_id, withdraw)
 
 
 def _backfilled(request: HttpRequest, found: Schedule, typed: forms.Typed, *, dry_run: bool) -> dict[str, Any]:

@@ -24,6 +24,11 @@ urlpatterns = [
     path("schedules/<uuid:schedule_id>/pause", schedules.schedule_pause, name="schedule-pause"),
     path("schedules/<uuid:schedule_id>/resumption", schedules.schedule_resumption, name="schedule-resumption"),
     path("schedules/<uuid:schedule_id>/triggers", schedules.schedule_triggers, name="schedule-triggers"),
+    path(
+        "schedules/<uuid:schedule_id>/backfills/withdrawal",
+        schedules.schedule_backfills_withdrawal,
+        name="schedule-backfills-withdrawal",
+    ),
     path("jobs/", views.jobs, name="jobs"),
     path("jobs/<uuid:job_id>", views.job, name="job"),
     path("jobs/<uuid:job_id>/live", views.live, name="job-live"),

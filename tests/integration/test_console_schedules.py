@@ -245,6 +245,17 @@ def test_a_backfill_that_cannot_be_is_said_where_it_is_wrong(diary: Diary, typed
     assert not Tick.objects.exists()
 
 
+def test_a_backfill_that_waits_is_said_and_can_be_withdrawn(diary: Diary) -> None:
+    schedule = diary.make(EACH_MINUTE, paused=True)
+    client = visitors.operator()
+    client.post(reverse("schedule-backfills", args=[schedule.pk]), RANGE)
+    assert "2 due times of the past wait to be run." in page_of(client, schedule)
+    address = reverse("schedule-backfills-withdrawal", args=[schedule.pk])
+    assert visitors.reader().post(address).status_code == 403
+    assert "of the backfill 2 more would have been started" in words(client.post(address, follow=True))
+    assert "wait to be run" not in page_of(client, schedule)
+
+
 @pytest.mark.parametrize("noun", ["schedule-changes", "schedule-backfills", "schedule-create"])
 def test_a_reader_makes_changes_and_backfills_nothing(diary: Diary, noun: str) -> None:
     schedule = diary.make(EACH_MINUTE)

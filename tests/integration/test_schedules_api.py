@@ -7,7 +7,7 @@ import pytest
 
 from tests.api import Program, newcomer
 from tests.integration.engine import Engine
-from tests.integration.recurring import EACH_MINUTE, MINUTE, MORNING, Diary
+from tests.integration.recurring import EACH_MINUTE, MINUTE, MORNING, Diary, outcomes
 from workflows.models import Job, Schedule, Tick
 
 HOURLY: dict[str, Any] = {"workflow": "Chore", "input": {"n": 1}, "cron": "0 * * * *", "timezone": "Europe/Berlin"}
@@ -249,13 +249,75 @@ def test_writing_needs_an_operators_token_and_reading_shows_what_is_ones_own(ope
     schedule = made(operator)
     reader = newcomer("jobs:read")
     assert reader.post("schedules", HOURLY).status_code == 403
-    for method, path in [("PATCH", ""), ("DELETE", ""), ("POST", "/triggers"), ("POST", "/backfills")]:
+    for method, path in [
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/triggers"),
+        ("POST", "/backfills"),
+        ("DELETE", "/backfills"),
+    ]:
         answer = reader.ask(method, f"schedules/{schedule['id']}{path}", {}, {"If-Match": "*"})
         assert answer.status_code == 403
     assert reader.get(f"schedules/{schedule['id']}").status_code == 404
     assert reader.get("schedules").json()["results"] == []
     Schedule.objects.update(declaration={})
     assert len(reader.get("schedules").json()["results"]) == 1
+
+
+def test_a_backfill_can_be_withdrawn_while_the_rest_of_it_waits(operator: Program, diary: Diary) -> None:
+    path = f"schedules/{made(operator)['id']}/backfills"
+    operator.post(path, {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z"})
+    assert operator.ask("DELETE", path, None, {}).status_code == 204
+    diary.look()
+    found = Schedule.objects.get()
+    assert outcomes(found) == {"started": 1, "dropped withdrawn": 2}
+    assert found.changes.latest("pk").data == {"due_times": 2}
+    assert operator.ask("DELETE", path, None, {}).status_code == 204
+    again = operator.post(path, {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z"}).json()
+    assert [time[11:16] for time in again["times"]] == ["07:00", "08:00"]
+
+
+def test_another_clients_schedule_and_its_jobs_do_not_exist__SAS_106__SAS_108(operator: Program, diary: Diary) -> None:
+    schedule = made(operator, cron=EACH_MINUTE)
+    Schedule.objects.filter(pk=schedule["id"]).update(client_id=(owner := newcomer("jobs:read")).user.pk)
+    diary.at(MORNING + MINUTE)
+    diary.look()
+    job = Job.objects.get()
+    other = newcomer("jobs:read", "jobs:write")
+    for path in (f"schedules/{schedule['id']}", f"schedules/{schedule['id']}/ticks", f"jobs/{job.pk}"):
+        assert (other.get(path).status_code, owner.get(path).status_code) == (404, 200)
+    for method, path in [
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/triggers"),
+        ("POST", "/backfills"),
+        ("DELETE", "/backfills"),
+    ]:
+        answer = other.ask(method, f"schedules/{schedule['id']}{path}", {}, {"If-Match": "*"})
+        assert answer.status_code == 403
+    assert other.get("jobs").json()["results"] == other.get("schedules").json()["results"] == []
+    Schedule.objects.update(client_id=None)
+    Job.objects.update(client_id=None)
+    assert (owner.get(f"jobs/{job.pk}").status_code, operator.get(f"jobs/{job.pk}").status_code) == (404, 200)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_the_schedules_of_a_client_that_is_gone_stop_and_say_why__SAS_102(
+    operator: Program, diary: Diary, is_deleted: bool
+) -> None:
+    schedule, other = made(operator, cron=EACH_MINUTE), diary.make(EACH_MINUTE)
+    diary.at(MORNING + MINUTE)
+    diary.look()
+    if is_deleted:
+        operator.user.delete()
+    else:
+        operator.user.is_active = False
+        operator.user.save()
+    diary.look_each(MINUTE, MORNING + 3 * MINUTE)
+    found = Schedule.objects.get(pk=schedule["id"])
+    assert (found.paused_by, found.pause_note) == ("scheduler", "Its client is gone, or may not sign in any more.")
+    assert outcomes(found) == {"started": 1, "skipped paused": 2}
+    assert outcomes(other) == {"started": 3}
 
 
 def test_a_schedule_that_does_not_exist_is_not_found(operator: Program) -> None:

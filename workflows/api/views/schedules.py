@@ -223,7 +223,7 @@ class ScheduleTriggers(ApiView):
 
 
 class ScheduleBackfills(ApiView):
-    scopes = {"POST": OPERATE}
+    scopes = {"POST": OPERATE, "DELETE": OPERATE}
 
     @extend_schema(
         operation_id="backfill_schedule",
@@ -250,3 +250,10 @@ class ScheduleBackfills(ApiView):
         )
         document = BackfillDocument.of(done, dry_run=body.dry_run)
         return Response(document.on_the_wire(), status=200 if body.dry_run else 202)
+
+    @extend_schema(operation_id="withdraw_backfills", responses={204: None})
+    def delete(self, request: Request, schedule_id: uuid.UUID) -> Response:
+        """Of backfills nothing more is started; what they have started goes on."""
+        _visible(request, schedule_id)
+        schedules.withdraw_backfills(schedule_id, actor=actor(request))
+        return Response(status=204)
