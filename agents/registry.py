@@ -17,12 +17,13 @@ from pydantic import BaseModel
 
 from agents.call import Call
 from workflows.conf import conf
+from workflows.plans.arguments import fault_in_address
 
 Function = TypeVar("Function", bound=Callable[[Call], Any])
 Rate = tuple[int, timedelta]
 
 _agents: dict[str, "Agent"] = {}
-_SETTINGS = {"queue", "honours_keys", "closes_keys", "lands_within", "at_once", "rate"}
+_SETTINGS = {"queue", "honours_keys", "closes_keys", "lands_within", "at_once", "rate", "runbook"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,7 @@ class Agent:
     cancelled key is refused for ever; `lands_within`, after this long no call that was sent can take effect any more.
     What it bears, over all workers together: `at_once` calls, and `rate=(count, period)` calls begun. A deferred call
     counts among those at once until its callback came; a snoozed one does not.
+    `runbook` is the address of a page that says what to do when it fails.
     What is given here can be overridden in settings: SAG_AGENTS = {"hotel": {"closes_keys": False, "rate": (10, 1)}},
     with times in seconds.
     """
@@ -60,6 +62,7 @@ class Agent:
         lands_within: timedelta | None = None,
         at_once: int | None = None,
         rate: Rate | None = None,
+        runbook: str = "",
     ) -> None:
         if name in _agents:
             raise ImproperlyConfigured(f"An agent named {name!r} exists already; names are unique.")
@@ -75,6 +78,7 @@ class Agent:
         self.lands_within = timedelta(seconds=overrides.get("lands_within", declared))
         self.at_once = _checked_at_once(name, overrides.get("at_once", at_once))
         self.rate = _checked_rate(name, overrides.get("rate", rate))
+        self.runbook = _checked_runbook(name, overrides.get("runbook", runbook))
         self.operations: dict[str, Operation] = {}
         _agents[name] = self
 
@@ -129,6 +133,14 @@ def _checked_rate(agent: str, rate: Any) -> Rate | None:
     raise ImproperlyConfigured(
         f"rate= of the agent {agent!r} must be (count, timedelta), both above zero, not {rate!r}."
     )
+
+
+def _checked_runbook(agent: str, runbook: Any) -> str:
+    if runbook == "":
+        return ""
+    if fault := fault_in_address(runbook):
+        raise ImproperlyConfigured(f"runbook= of the agent {agent!r} {fault}")
+    return str(runbook)
 
 
 class UnknownOperation(LookupError):

@@ -51,4 +51,5 @@ def row_of(agent: registry.Agent) -> Agent:
         at_once=agent.at_once,
         rate_count=rate_count,
         rate_period=rate_period,
+        runbook=agent.runbook,
     )

@@ -29,10 +29,11 @@ from pydantic import BaseModel
 from agents import presence, registry
 from agents.call import AgentError, Call, Defer, InDoubt, LeaseLost, Snooze, Transient, Undoes
 from agents.draining import is_draining
+from agents.frames import top_frame
 from agents.heartbeat import Held, heart
 from agents.patience import NO_ANSWER, until_answered
 from agents.results import Unstorable, clean_text, to_store
-from workflows import broker, scheduler, transitions
+from workflows import broker, reports, transitions
 from workflows.conf import conf
 from workflows.exceptions import UnresolvedReference
 from workflows.models import Attempt, Job, Step
@@ -198,10 +199,10 @@ def _take_within_limits(
 ) -> bool:
     """Claim a step whose agent or key has a limit, where that leaves room, and make its call."""
     token = uuid.uuid4()
-    claim = partial(scheduler.claim_within_limits, step_id, token=token, worker=identity(), unless_locked=unless_locked)
+    claim = partial(reports.claim_within_limits, step_id, token=token, worker=identity(), unless_locked=unless_locked)
 
     def found() -> tuple[Claimed, str, float] | None:
-        claimed = scheduler.claimed_under(step_id, token)
+        claimed = reports.claimed_under(step_id, token)
         return (claimed, "", 0.0) if claimed else None
 
     try:
@@ -224,7 +225,7 @@ def _claim(step_id: int, *, unless_locked: bool = False) -> tuple[Claimed | None
     identity()
     token = uuid.uuid4()
     claim = partial(transitions.claim, step_id, token=token, worker=identity(), unless_locked=unless_locked)
-    found = partial(scheduler.claimed_under, step_id, token)
+    found = partial(reports.claimed_under, step_id, token)
     try:
         return _timed(claim)
     except NO_ANSWER as error:
@@ -259,7 +260,7 @@ def _run_chain(claimed: Claimed | None, asked_at: float, *, limited: bool = Fals
 def _hand_back(claimed: Claimed) -> None:
     """The word to drain came between the claim and the call: another worker takes the step at once, uncharged."""
     reason = "Its worker was about to stop, and had not begun."
-    until_answered(partial(scheduler.release, claimed, delay=timedelta(0), reason=reason))
+    until_answered(partial(reports.release, claimed, delay=timedelta(0), reason=reason))
     broker.ring(claimed.queue, claimed.step_id)
 
 
@@ -272,7 +273,7 @@ def _settle(claimed: Claimed, outcome: Outcome) -> tuple[Claimed | None, float]:
     if outcome.failure is not None:
         return _fail(claimed, outcome.failure, outcome.sent)
     settle = partial(
-        scheduler.settle,
+        reports.settle,
         claimed,
         result=outcome.result or "null",
         sent=outcome.sent,
@@ -297,17 +298,17 @@ def _note_lateness(claimed: Claimed, settled: Settled | None) -> None:
 def _put_off(claimed: Claimed, said: Snooze | Defer, sent: str | None) -> tuple[None, float]:
     """The call is over and its step is not: it is called again later, or a callback ends it."""
     if isinstance(said, Snooze):
-        put_off = partial(scheduler.release, claimed, delay=said.delay, reason=clean_text(said.message))
+        put_off = partial(reports.release, claimed, delay=said.delay, reason=clean_text(said.message))
     else:
         within = timedelta(seconds=conf.defer_within) if said.within is None else said.within
-        put_off = partial(scheduler.defer, claimed, within=within, sent=sent)
+        put_off = partial(reports.defer, claimed, within=within, sent=sent)
     _, asked_at = until_answered(lambda: _timed(put_off))
     return None, asked_at
 
 
 def _fail(claimed: Claimed, failure: Failure, sent: str | None) -> tuple[None, float]:
     heart.tell_answers()
-    _, asked_at = until_answered(lambda: _timed(lambda: scheduler.fail(claimed, failure, sent=sent)))
+    _, asked_at = until_answered(lambda: _timed(lambda: reports.fail(claimed, failure, sent=sent)))
     return None, asked_at
 
 
@@ -338,7 +339,7 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
         message=f"No answer within the {claimed.timeout:g} s of this attempt.",
         in_doubt=True,
     )
-    give_up = partial(scheduler.fail, claimed, timed_out, sent=None)
+    give_up = partial(reports.fail, claimed, timed_out, sent=None)
     heart.hold(Held(step_id=claimed.step_id, token=claimed.token, call=call, give_up=give_up))
     try:
         with _time_limit(call.seconds_left()):
@@ -417,7 +418,7 @@ def _run_atomically(call: Call, claimed: Claimed, outcome: Outcome, operation: r
         return result
 
     outcome.atomic = True
-    settled = scheduler.settle_atomically(claimed, perform, sent=lambda: outcome.sent)
+    settled = reports.settle_atomically(claimed, perform, sent=lambda: outcome.sent)
     outcome.ended = True
     _note_lateness(claimed, settled)
 
@@ -440,7 +441,7 @@ def _judge_rolled_back(claimed: Claimed, outcome: Outcome) -> None:
     if failure is not None and failure.in_doubt:
         kind = ErrorKind.PERMANENT if failure.code == transitions.RESULT_NOT_STORABLE else ErrorKind.TRANSIENT
         outcome.failure = replace(failure, kind=kind, in_doubt=False)
-    outcome.ended = until_answered(partial(scheduler.is_settled, claimed))
+    outcome.ended = until_answered(partial(reports.is_settled, claimed))
 
 
 def _given(claimed: Claimed) -> dict[str, Any]:
@@ -514,6 +515,7 @@ def _failure_from(error: BaseException, *, called: bool) -> Failure:
         code=code,
         message=clean_text(f"{type(error).__name__}: {clean_text(error)}"),
         in_doubt=called,
+        frame=clean_text(top_frame(error)),
     )
 
 

@@ -24,7 +24,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 VARIABLES = (
     *("DATABASE_URL", "CELERY_BROKER_URL", "SECRET_KEY", "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "DEBUG"),
     *("HOST", "PORT", "SIMULATORS_PORT", "SAG_HOME", "SAG_ROLE", "SAG_SETTINGS"),
-    *("SAG_NOTIFY", "EMAIL_URL", "DEFAULT_FROM_EMAIL"),
+    *("SAG_NOTIFY", "EMAIL_URL", "DEFAULT_FROM_EMAIL", "SAG_WEBHOOKS", "SAG_APPRISE", "SAG_URL"),
 )
 
 env = environ.Env()
@@ -234,6 +234,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": timedelta(seconds=RING_INTERVAL),
         "options": {"expires": RING_INTERVAL},
     },
+    "note needs": {
+        "task": "supervisor.tasks.note_needs",
+        "schedule": timedelta(seconds=5),
+        "options": {"expires": 5},
+    },
     "tell people": {
         "task": "supervisor.tasks.tell_people",
         "schedule": timedelta(seconds=30),
@@ -248,10 +253,22 @@ CELERY_BEAT_SCHEDULE = {
 
 # --- word to people -----------------------------------------------------------------------------------------------
 
+
+def channels_of(name: str) -> Any:
+    """JSON that may hold secrets: what is wrong with it is said without them."""
+    try:
+        return env.json(name, default={})
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name} is no JSON: {error}") from None
+
+
 SAG_NOTIFY = env.list("SAG_NOTIFY", default=[])  # e-mail addresses
 vars().update(env.email("EMAIL_URL", default="smtp://localhost:25"))
 EMAIL_TIMEOUT = 10
 DEFAULT_FROM_EMAIL = env.str("DEFAULT_FROM_EMAIL", default="sag@localhost")
+SAG_WEBHOOKS = channels_of("SAG_WEBHOOKS")  # {"on-duty": {"url": "https://…", "secrets": ["whsec_…"]}}
+SAG_APPRISE = channels_of("SAG_APPRISE")  # {"chat": "slack://…"}
+SAG_URL = env.str("SAG_URL", default="")  # where people find the console, for the links in what they are told
 
 # --- people and client programs -----------------------------------------------------------------------------------
 

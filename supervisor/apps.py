@@ -6,3 +6,6 @@ class SupervisorConfig(AppConfig):
     label = "sag_supervisor"
     verbose_name = "Supervisor"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from supervisor import checks  # noqa: F401  (registers the system checks)

@@ -5,23 +5,26 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from django.conf import settings
 from django.core.checks import Tags, run_checks
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Count, F, Min
+from django.db.models import Count, F, Min, Q
 
+from supervisor import channels
 from supervisor.console import pulse
-from supervisor.health import SWEEPS_MISSED
-from supervisor.models import Incident
-from workflows import broker, standing, tick_records
+from supervisor.health import WAITS_TOO_LONG, is_silent, swept_at
+from supervisor.models import Incident, Telling
+from workflows import broker, history, standing, tick_records
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Agent, ClockOffset, Schedule, Step
 
 _BEAT_IS_LATE = timedelta(seconds=10)
-_WAITS_TOO_LONG = timedelta(seconds=30)
 _TICKS_OF = timedelta(days=1)
 _MOST_SCHEDULES = 200
+_FAILS_TOO_OFTEN = 3
+_HANGS_AFTER = timedelta(minutes=5)
 
 
 class Grade(StrEnum):
@@ -53,6 +56,7 @@ def examine() -> list[Finding]:
         ("durability", _durability),
         ("standby", _standby),
         ("clock", _clock),
+        ("history", _history),
         ("broker", _broker),
         ("sweeps", _sweeps),
         ("beat", _beat),
@@ -62,6 +66,7 @@ def examine() -> list[Finding]:
         ("waiting", _waiting),
         ("breakers", _breakers),
         ("attention", _attention),
+        ("channels", _channels),
     ):
         found.append(_looked_at(about, look))
     return found
@@ -146,6 +151,20 @@ def _clock() -> _Found:
     return _well("It is the database's own.")
 
 
+def _history() -> _Found:
+    """Where the events of coming weeks go, and whether some went where they are forgotten row by row."""
+    partitions = history.partitions()
+    next_week = history.present() + history.WEEK
+    if not any(partition.covers(next_week) for partition in partitions):
+        do = "See that the supervisor runs, and that the role of DATABASE_URL owns the tables."
+        return Grade.LOOK, "The next week has no partition yet; without one its events go to the catch-all.", do
+    strays = [job for partition in partitions if partition.is_catch_all for job in history.jobs_in(partition, limit=1)]
+    if strays:
+        said = f"The catch-all holds events, the first of them of {history.moment_of(strays[0]):%Y-%m-%d %H:%M} by the job's id."
+        return Grade.LOOK, said, "Set the clocks of all hosts. These events go with their jobs, only more slowly."
+    return _well("Each week has its partition, and the next ones too.")
+
+
 # --- what moves the jobs ---------------------------------------------------------------------------------------------
 
 
@@ -162,12 +181,13 @@ def _broker() -> _Found:
 
 
 def _sweeps() -> _Found:
-    last = pulse.swept_at()
+    last = swept_at()
     do = "Start `manage.py up --supervisor` and `manage.py up --beat`."
     if last is None:
         return Grade.ILL, "None has run yet: what gets stuck is not found.", do
-    age = now() - last
-    if age > timedelta(seconds=SWEEPS_MISSED * conf.sweep):
+    present = now()
+    age = present - last
+    if is_silent(last, present):
         return Grade.ILL, f"The last one ended {_seconds(age)} ago: what gets stuck is not found.", do
     return _well(f"The last one ended {_seconds(age)} ago.")
 
@@ -230,7 +250,7 @@ def _operations() -> _Found:
 
 
 def _waiting() -> _Found:
-    long = Step.objects.ready().filter(run_after__lt=now() - _WAITS_TOO_LONG).order_by()
+    long = Step.objects.ready().filter(run_after__lt=now() - WAITS_TOO_LONG).order_by()
     rows = list(long.values("queue").annotate(number=Count("pk"), oldest=Min("run_after")).order_by("queue"))
     if not rows:
         return _well("No ready step has waited long.")
@@ -262,6 +282,33 @@ def _attention() -> _Found:
     if not needy:
         return _well("Nobody is needed.")
     return Grade.LOOK, f"Jobs that need a person: {needy}.", "See /attention/."
+
+
+def _channels() -> _Found:
+    names = [channel.name for channel in channels.configured()]
+    if faults := channels.faults():
+        return Grade.ILL, " ".join(fault.said for fault in faults), " ".join(fault.do for fault in faults)
+    if not names:
+        said = "Nobody is told of outages and of jobs that need a person."
+        return Grade.LOOK, said, "Set SAG_NOTIFY, SAG_WEBHOOKS or SAG_APPRISE, and run `manage.py try_channels`."
+    if failing := _failing(names):
+        do = "Mend what is named, and run `manage.py try_channels`. What could not be told is tried again."
+        return Grade.ILL if len(failing) == len(names) else Grade.LOOK, " ".join(failing.values()), do
+    links = "" if settings.SAG_URL else " Their messages have no links: SAG_URL is not set."
+    return _well(f"People are told over {', '.join(names)}.{links}")
+
+
+def _failing(names: Sequence[str]) -> dict[str, str]:
+    """What is wrong with each channel that has something to tell and cannot."""
+    hangs_since = now() - _HANGS_AFTER
+    rows = Telling.objects.filter(over=False, attempts__gt=0, channel__in=names).order_by("attempts")
+    said = {}
+    for row in rows.filter(Q(attempts__gte=_FAILS_TOO_OFTEN) | Q(try_after__lt=hangs_since)):
+        if row.try_after is not None and row.try_after < hangs_since:
+            said[row.channel] = f"{row.channel} was to be tried again and was not: it hangs, or no supervisor runs."
+        else:
+            said[row.channel] = f"{row.channel} has failed {row.attempts} times: {row.last_error}"
+    return said
 
 
 def _seconds(span: timedelta) -> str:

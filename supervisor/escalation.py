@@ -1,152 +1,201 @@
 """Word to people: one message for each outage and for each cause for which jobs need a person, not one for each job.
 
-It is repeated every few hours until somebody acknowledges it, and falls silent when the cause is mended. Nothing is sent
-within a transaction, and nothing of the supervisor waits for a mail server.
+It is repeated every few hours until somebody acknowledges it. That it is over is told once, where it was told at all. Each
+channel has its own tellings: what one of them has told is not told again because another one could not. Nothing is sent
+within a transaction, and nothing of the supervisor waits for a channel.
 """
 
+import functools
 import logging
-import re
 import threading
-from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Any
 
-from django.conf import settings
-from django.core.mail import send_mail
-from django.db import connection, transaction
-from django.db.models import Q, QuerySet
+from django.db import connection
+from django.db.models import Q
+from uuid_utils.compat import uuid7
 
-from supervisor import storms
-from supervisor.models import Incident, Need
+from supervisor import channels, needs, news
+from supervisor.channels import Channel, Message
+from supervisor.models import Incident, Need, Telling
+from supervisor.needs import Matter
 from workflows.clock import now
 from workflows.conf import conf
-from workflows.exceptions import WrongState
-from workflows.models import Attempt, Job, Step
-from workflows.states import JobState
+from workflows.transitions import in_transaction
 
 logger = logging.getLogger(__name__)
 
-_EXAMPLES = 5
-_DIFFERS = re.compile(
-    r"\b[0-9a-f]{8}-[0-9a-f-]{27}\b|\b(?=\w*\d)\w+\b|(?<=')[^']*(?=')|(?<=\")[^\"]*(?=\")", re.IGNORECASE
-)
-_under_way = threading.Lock()
+_SENT_WITHIN = timedelta(minutes=2)  # after that whoever was to send it is taken for dead, and it is sent again
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=30)
+_NEWS_FOR = timedelta(days=1)  # that something is over is not told later than this
+_ERROR_AT_MOST = 500
 
-Matter = Incident | Need
-M = TypeVar("M", Incident, Need)
+_MODELS: dict[str, type[Matter]] = {Telling.Kind.INCIDENT: Incident, Telling.Kind.NEED: Need}
 
-
-def normalised(message: str) -> str:
-    """Without what differs from job to job: ids, numbers, dates, and what stands in quotes."""
-    return " ".join(_DIFFERS.sub("…", message).split())[:300]
+_threads: dict[str, threading.Thread] = {}
+_guard = threading.Lock()
 
 
 def tell_aside() -> threading.Thread | None:
-    """`tell` in a thread of its own, since a mail server that hangs must not keep the sweep waiting. None while one runs."""
-    if not _under_way.acquire(blocking=False):
-        return None
-    thread = threading.Thread(target=_tell_and_leave, name="sag-escalation", daemon=True)
-    thread.start()
+    """`tell` beside whatever runs: a thread that looks what is to be told, and one for each channel, so that one which hangs
+    keeps neither the sweep nor the other channels waiting. None while the last look goes on.
+    """
+    return _aside("look", _look_and_tell_aside)
+
+
+def _look_and_tell_aside() -> None:
+    _look()
+    for channel in channels.configured():
+        _aside(channel.name, functools.partial(_tell_over, channel))
+
+
+def _aside(name: str, act: Callable[[], object]) -> threading.Thread | None:
+    """In a thread of its own. None while the last one of this name is under way."""
+    with _guard:
+        if name in _threads and _threads[name].is_alive():
+            return None
+        thread = threading.Thread(target=_act, args=(name, act), name=f"sag-escalation {name}", daemon=True)
+        thread.start()
+        _threads[name] = thread
     return thread
 
 
-def _tell_and_leave() -> None:
+def _act(name: str, act: Callable[[], object]) -> None:
     try:
-        tell()
+        act()
     except Exception:  # the next one looks again
-        logger.exception("people could not be told")
+        logger.exception("people could not be told (%s)", name)
     finally:
         connection.close()
-        _under_way.release()
 
 
 def tell() -> int:
-    """Tell of what is new, or was told long ago and nobody acknowledged. How many messages went out."""
-    note_needs()
-    if not settings.SAG_NOTIFY:
-        return 0
-    present = now()
-    matters: list[Matter] = [*_to_tell(Incident.objects.all(), present), *_to_tell(Need.objects.all(), present)]
-    return sum(_tell_of(matter, present) for matter in matters)
+    """Tell of what is new, was told long ago and nobody acknowledged, or is over. How many messages went out."""
+    _look()
+    return sum(_tell_over(channel) for channel in channels.configured())
 
 
-def _to_tell(matters: QuerySet[M], present: datetime) -> QuerySet[M]:
-    due = Q(notified_at__isnull=True) | Q(notified_at__lt=present - timedelta(seconds=conf.notify_again))
-    return matters.filter(due, closed_at__isnull=True, acknowledged_at__isnull=True).order_by("opened_at")
-
-
-def _tell_of(matter: Matter, present: datetime) -> bool:
-    """Marked as told before it is sent, so that two supervisors do not both send; unmarked when it could not be."""
-    told_before = matter.notified_at
-    mine = type(matter)._default_manager.filter(pk=matter.pk, closed_at__isnull=True)
-    if not mine.filter(notified_at=told_before).update(notified_at=present):
-        return False
-    subject, body = _words(matter)
-    if told_before is not None:
-        subject = f"Still: {subject}"
+def _look() -> None:
+    for fault in channels.faults():
+        logger.error("a channel is left out: %s", fault.said)
     try:
-        send_mail(" ".join(subject.split())[:200], body, None, settings.SAG_NOTIFY)
-    except Exception as error:  # whatever a mail backend raises: it is tried again, and the others are told meanwhile
-        logger.warning("people could not be told of %s: %s", matter, error)
-        mine.filter(notified_at=present).update(notified_at=told_before)
+        needs.note_needs()
+    except Exception:  # of outages people are told all the same
+        logger.exception("the causes for which jobs need a person could not be noted")
+
+
+def _tell_over(channel: Channel) -> int:
+    """What this channel has still to tell. How many messages it took."""
+    tellings = {(row.kind, row.matter_id): row for row in Telling.objects.filter(channel=channel.name, over=False)}
+    present = now()
+    taken = 0
+    for kind, matter in _matters(tellings.keys()):
+        telling = tellings.pop((kind, matter.pk), None)
+        try:
+            if due(matter, telling, present) is not None:
+                taken += _tell_of(kind, matter, channel)
+            elif telling is not None:
+                _lay_down(telling, matter, present)
+        except Exception:  # one poison row must not keep people from being told of the others
+            logger.exception("%s could not be told over %s", matter, channel.name)
+            connection.close_if_unusable_or_obsolete()
+    Telling.objects.filter(pk__in=[row.pk for row in tellings.values()]).update(attempts=0, over=True)  # of no matter
+    return taken
+
+
+def _matters(told: Collection[tuple[str, int]]) -> Iterator[tuple[str, Matter]]:
+    """Those that may have to be told: what is open and not acknowledged, and what was told before. With their kinds."""
+    for kind, model in _MODELS.items():
+        before = [pk for of, pk in told if of == kind]
+        wanted = Q(closed_at__isnull=True, acknowledged_at__isnull=True) | Q(pk__in=before)
+        for matter in model._default_manager.filter(wanted).order_by("opened_at"):
+            yield kind, matter
+
+
+def due(matter: Matter, telling: Telling | None, present: datetime) -> Telling.Said | None:
+    """What is to be said of it over the channel of this telling now, if anything."""
+    told_at = telling.told_at if telling else None
+    if telling is not None and (telling.over or _waits(telling, present)):
+        return None
+    if matter.closed_at is not None:
+        return Telling.Said.MENDED if told_at and matter.closed_at > present - _NEWS_FOR else None
+    if matter.acknowledged_at is not None or _is_put_off(matter, present):
+        return None
+    if told_at is None:
+        return Telling.Said.OPENED
+    return Telling.Said.STILL if told_at < present - timedelta(seconds=conf.notify_again) else None
+
+
+def _is_put_off(matter: Matter, present: datetime) -> bool:
+    return isinstance(matter, Need) and matter.snoozed_until is not None and matter.snoozed_until > present
+
+
+def _waits(telling: Telling, present: datetime) -> bool:
+    """Somebody is sending it, or it failed a short while ago."""
+    return telling.attempts > 0 and telling.try_after is not None and telling.try_after > present
+
+
+def _lay_down(telling: Telling, matter: Matter, present: datetime) -> None:
+    """Nothing is to be said now: then nothing waits to be tried again either, and of what is over never will."""
+    if _waits(telling, present):
+        return
+    over = matter.closed_at is not None
+    if over or telling.attempts:
+        as_seen = Telling.objects.filter(pk=telling.pk, attempts=telling.attempts, told_at=telling.told_at)
+        as_seen.update(attempts=0, over=over)
+
+
+def _tell_of(kind: str, matter: Matter, channel: Channel) -> bool:
+    """Marked before it is sent, so that two supervisors do not both send; to be tried again when it could not be."""
+    taken = _take(kind, matter.pk, channel)
+    if taken is None:
         return False
+    telling, message = taken
+    mine = Telling.objects.filter(pk=telling.pk, message_id=telling.message_id)
+    try:
+        channel.send(message)
+    except Exception as error:  # whatever a channel raises: it is tried again, and the others are told meanwhile
+        said = channels.in_words(error)
+        logger.warning("%s could not tell of %s: %s", channel.name, matter, said)
+        again = now() + _pause(telling.attempts)
+        mine.filter(attempts=telling.attempts).update(try_after=again, last_error=said[:_ERROR_AT_MOST])
+        return False
+    told_at, mended = now(), telling.said == Telling.Said.MENDED
+    mine.update(told_at=told_at, attempts=0, last_error="", over=mended)
+    if not mended:
+        _MODELS[kind]._default_manager.filter(pk=matter.pk).update(notified_at=told_at)
     return True
 
 
-def _words(matter: Matter) -> tuple[str, str]:
-    """Subject and text of its message."""
-    since = f"Since {matter.opened_at:%Y-%m-%d %H:%M:%S} UTC."
-    if isinstance(matter, Incident):
-        waiting = storms.waiting(matter.agent)
-        return f"{matter.agent} is away: {matter.cause}", "\n".join(
-            [
-                f"The service of agent {matter.agent} does not answer: {matter.message}",
-                since,
-                f"{waiting['steps']} steps of {waiting['jobs']} jobs are parked. Nothing is charged, and they go on by "
-                "themselves once it answers.",
-            ]
-        )
-    number = f"{matter.jobs} job needs" if matter.jobs == 1 else f"{matter.jobs} jobs need"
-    lines = [f"{number} a person: {matter.cause}", since, "Among them:", *(f"  {job}" for job in matter.examples)]
-    return f"{number} a person: {matter.cause}", "\n".join(lines)
+@in_transaction
+def _take(kind: str, matter_id: int, channel: Channel) -> tuple[Telling, Message] | None:
+    """The telling, marked, and what to say. None when it is not to be told any more, or another one is about to."""
+    key: dict[str, Any] = {"kind": kind, "matter_id": matter_id, "channel": channel.name}
+    rows = Telling.objects.filter(**key)
+    if not rows.exists():  # or the insert would wait for whoever changes that row
+        Telling.objects.bulk_create([Telling(**key)], ignore_conflicts=True)
+    telling = rows.select_for_update(no_key=True, skip_locked=True).first()
+    matter = _MODELS[kind]._default_manager.filter(pk=matter_id).first()
+    present = now()
+    said = due(matter, telling, present) if telling and matter else None
+    if telling is None or matter is None or said is None:
+        return None
+    if not telling.attempts or telling.said != said:
+        telling.message_id, telling.attempts = uuid7(), 0
+    telling.said = said
+    telling.attempts += 1
+    telling.try_after = present + _SENT_WITHIN
+    telling.save()
+    return telling, news.of(matter, said, id=f"msg_{telling.message_id}", present=present)
 
 
-@transaction.atomic
-def note_needs() -> None:
-    """Write down for which causes jobs need a person now, and close those for which none does any more."""
-    present, found = now(), _causes()
-    still = {need.cause: need for need in Need.objects.select_for_update(no_key=True).filter(closed_at__isnull=True)}
-    for cause in found.keys() - still.keys():
-        Need.objects.get_or_create(cause=cause, closed_at=None, defaults={"opened_at": present} | _extent(found[cause]))
-    for cause in found.keys() & still.keys():
-        if still[cause].jobs != len(found[cause]):
-            Need.objects.filter(pk=still[cause].pk).update(**_extent(found[cause]))
-    ended = [need.pk for cause, need in still.items() if cause not in found]
-    Need.objects.filter(pk__in=ended).update(closed_at=present)
+def _pause(attempts: int) -> timedelta:
+    """After so many attempts in vain: half a minute, and each time twice as long."""
+    return min(_FIRST_PAUSE * 2.0 ** min(attempts - 1, 20), _LONGEST_PAUSE)
 
 
-def _extent(jobs: set[str]) -> dict[str, object]:
-    return {"jobs": len(jobs), "examples": sorted(jobs)[-_EXAMPLES:]}
-
-
-def _causes() -> dict[str, set[str]]:
-    """The jobs that need a person, by cause."""
-    found: dict[str, set[str]] = defaultdict(set)
-    escalated = Step.objects.escalated().order_by().values_list("job_id", "job__workflow", "name", "error_message")
-    for job, workflow, step, message in escalated.iterator():
-        found[f"{workflow}, {step}: {normalised(message)}"[:300]].add(str(job))
-    doubts = Attempt.objects.filter(
-        in_doubt=True, resolved_by="", step__job__state__in=[JobState.FAILED, JobState.COMPLETED]
-    )
-    for job, workflow, step in doubts.values_list("step__job_id", "step__job__workflow", "step__name").iterator():
-        found[f"{workflow}, {step}: nobody knows whether it was done."].add(str(job))
-    for job, workflow in Job.objects.filter(state=JobState.FAILED, partial=True).values_list("pk", "workflow"):
-        found[f"{workflow}: only a part of it was undone."].add(str(job))
-    return found
-
-
-def acknowledge(matter: Matter, *, actor: str) -> None:
-    """Somebody has it in hand: it is not told again. Raises WrongState when it is over, or was acknowledged before."""
-    open_one = type(matter)._default_manager.filter(pk=matter.pk, closed_at__isnull=True, acknowledged_at__isnull=True)
-    if not open_one.update(acknowledged_at=now(), acknowledged_by=actor):
-        raise WrongState("It is over, or somebody has acknowledged it before.")
+def forget() -> None:
+    """What was told of matters that have long been over."""
+    before = now() - timedelta(seconds=conf.keep_history)
+    Telling.objects.filter(over=True, try_after__lt=before).delete()

@@ -1,6 +1,6 @@
 """Whether this installation can be relied on now. Asked by load balancers and alarms, without a token."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import Error
 from django.http import HttpRequest, JsonResponse
@@ -12,6 +12,17 @@ from workflows.clock import now
 from workflows.conf import conf
 
 SWEEPS_MISSED = 3
+WAITS_TOO_LONG = timedelta(seconds=30)  # a ready step that no worker takes
+
+
+def swept_at() -> datetime | None:
+    """When the supervisor last looked."""
+    return Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
+
+
+def is_silent(last: datetime | None, present: datetime) -> bool:
+    """Whether a sweep that ended then is too long ago."""
+    return last is None or present - last > timedelta(seconds=SWEEPS_MISSED * conf.sweep)
 
 
 @require_safe
@@ -33,13 +44,11 @@ def ready(request: HttpRequest) -> JsonResponse:
 
 def _reasons() -> list[str]:
     try:
-        last = Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
-        present = now()
+        last, present = swept_at(), now()
     except Error:
         return ["The database does not answer."]
-    allowed = timedelta(seconds=SWEEPS_MISSED * conf.sweep)
     if last is None:
         return ["No sweep of the supervisor has run yet."]
-    if present - last > allowed:
+    if is_silent(last, present):
         return [f"The last sweep of the supervisor ended {(present - last).total_seconds():.0f} s ago."]
     return []

@@ -1,3 +1,5 @@
+from datetime import datetime
+
 from django.db import models
 
 
@@ -28,12 +30,43 @@ class Incident(models.Model):
         return f"{self.agent}: {self.cause}"
 
 
-class Need(models.Model):
-    """One cause for which jobs stand in front of a person, however many they are. Closed once none of them does any more."""
+class NeedQuerySet(models.QuerySet):
+    def open(self) -> "NeedQuerySet":
+        """Those for which some job stands in front of a person. (need_open_once_per_cause)"""
+        return self.filter(closed_at__isnull=True)
 
-    # The message of the failure without what differs from job to job.
-    cause = models.CharField(max_length=300)
+    def awake(self, present: datetime) -> "NeedQuerySet":
+        """Those that nobody has put off until later."""
+        return self.exclude(snoozed_until__gt=present)
+
+
+class Need(models.Model):
+    """One cause for which jobs stand in front of a person, however many they are. Closed once none of them does any more.
+
+    What people did about it is in its notes; the jobs are in its cases.
+    """
+
+    class Kind(models.TextChoices):
+        EXHAUSTED = "exhausted"
+        FAILED_UNDO = "failed_undo"
+        VERDICT = "verdict"
+        LATE_RESULT = "late_result"
+        STALLED_GATE = "stalled_gate"
+        NO_WORKER = "no_worker"
+        UNDONE_IN_PART = "undone_in_part"
+
+    kind = models.CharField(max_length=14, choices=Kind.choices)
+    # One sentence: workflow, step, and the message of the failure without what differs from job to job.
+    cause = models.CharField(max_length=600)
+    workflow = models.CharField(max_length=120, blank=True)
+    step = models.CharField(max_length=100, blank=True)
+    agent = models.CharField(max_length=60, blank=True)
+    error_kind = models.CharField(max_length=16, blank=True)
+    code = models.CharField(max_length=60, blank=True)
+    frame = models.CharField(max_length=200, blank=True)
     jobs = models.PositiveIntegerField(default=0)
+    # Since when the first of the jobs stands there.
+    since = models.DateTimeField()
     # Some of the jobs, as text.
     examples = models.JSONField(default=list)
     opened_at = models.DateTimeField()
@@ -41,17 +74,107 @@ class Need(models.Model):
     notified_at = models.DateTimeField(null=True)
     acknowledged_at = models.DateTimeField(null=True)
     acknowledged_by = models.CharField(max_length=150, blank=True)
+    assignee = models.CharField(max_length=150, blank=True)
+    snoozed_until = models.DateTimeField(null=True)
+
+    objects = NeedQuerySet.as_manager()
 
     class Meta:
         ordering = ["-opened_at"]
         constraints = [
             models.UniqueConstraint(
-                fields=["cause"], condition=models.Q(closed_at__isnull=True), name="need_open_once_per_cause"
+                fields=["cause", "kind", "code", "frame"],
+                condition=models.Q(closed_at__isnull=True),
+                name="need_open_once_per_cause",
             )
         ]
 
     def __str__(self) -> str:
         return self.cause
+
+
+class Case(models.Model):
+    """One job that stands there for a need, because of one of its steps; `step_id` 0: because of how it ended as a whole.
+
+    `version` is the step's. All cases are what the last look found: see `needs.note_needs`.
+    """
+
+    need = models.ForeignKey(Need, on_delete=models.CASCADE, related_name="cases", db_index=False)
+    kind = models.CharField(max_length=14, choices=Need.Kind.choices)
+    job_id = models.UUIDField()
+    step_id = models.BigIntegerField()
+    version = models.IntegerField()
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["job_id", "step_id", "version", "kind"], name="case_once_per_step")
+        ]
+        # The cases of one need, those that stand there longest first.
+        indexes = [models.Index(fields=["need", "since", "job_id"], name="case_of_need")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.job_id}"
+
+
+class Note(models.Model):
+    """What somebody did about a need, or wrote down for the next one who looks."""
+
+    need = models.ForeignKey(Need, on_delete=models.CASCADE, related_name="notes")
+    author = models.CharField(max_length=150)
+    # Empty for a mere note.
+    did = models.CharField(max_length=200, blank=True)
+    text = models.TextField(blank=True)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+
+    def __str__(self) -> str:
+        return self.did or self.text[:40]
+
+
+class Telling(models.Model):
+    """What was told of one matter over one channel, and what is on its way.
+
+    Marked before it is sent, so that two supervisors do not both send. On its way, or failed and to be tried again, while
+    `attempts` is above zero.
+    """
+
+    class Kind(models.TextChoices):
+        INCIDENT = "incident"
+        NEED = "need"
+
+    class Said(models.TextChoices):
+        OPENED = "opened"
+        STILL = "still"
+        MENDED = "mended"
+
+    kind = models.CharField(max_length=20, choices=Kind.choices)
+    matter_id = models.BigIntegerField()
+    channel = models.CharField(max_length=80)
+    said = models.CharField(max_length=20, choices=Said.choices, blank=True)
+    # Of the message, over all its attempts.
+    message_id = models.UUIDField(null=True)
+    # When a message was last taken from us.
+    told_at = models.DateTimeField(null=True)
+    attempts = models.PositiveIntegerField(default=0)
+    try_after = models.DateTimeField(null=True)
+    last_error = models.TextField(blank=True)
+    # Nothing more is to be said of it.
+    over = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["channel", "kind", "matter_id"], name="telling_once_per_channel")
+        ]
+        indexes = [
+            models.Index(fields=["channel"], condition=models.Q(over=False), name="telling_live"),
+            models.Index(fields=["try_after"], condition=models.Q(over=True), name="telling_over"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.matter_id} over {self.channel}"
 
 
 class Sweep(models.Model):

@@ -1,15 +1,24 @@
-"""What is forgotten, and when: ended jobs by their end, failures later, and never what needs a person; ticks by their own age."""
+"""What is forgotten, and when: ended jobs by their end, failures later, and never what needs a person; ticks by their own age.
 
+The history of jobs that are forgotten goes last, by the week in which they were opened: see `workflows/history.py`.
+"""
+
+import uuid
 from datetime import datetime, timedelta
 
-from workflows import tick_records, transitions
+from workflows import history, tick_records, transitions
 from workflows.clock import now
 from workflows.conf import conf
+from workflows.history import Partition
 from workflows.models import IdempotencyRecord, Job
 
 BATCH = 200
+EVENTS = 5_000
 _BATCHES_A_RUN = 50
 _TICKS_A_BATCH = 1000
+
+# Up to which job a partition was gone through by the last call; one that came to its end begins anew.
+_reached: dict[str, uuid.UUID] = {}
 
 
 def prune() -> int:
@@ -25,6 +34,7 @@ def prune() -> int:
             break
     _forget_keys(moment - timedelta(seconds=conf.keep_keys))
     _forget_ticks(moment)
+    _forget_history()
     return pruned
 
 
@@ -38,6 +48,38 @@ def _forget_ticks(moment: datetime) -> None:
 
 def _forget_keys(before: datetime) -> None:
     """They were written in the order of their ids, so the first young one ends the search."""
-    oldest = IdempotencyRecord.objects.order_by("pk").values_list("pk", "created_at")[: BATCH * _BATCHES_A_RUN]
-    old = [key for key, created_at in oldest if created_at < before]
-    IdempotencyRecord.objects.filter(pk__in=old).delete()
+    for _ in range(_BATCHES_A_RUN):
+        oldest = IdempotencyRecord.objects.order_by("pk").values_list("pk", "created_at")[:BATCH]
+        old = [key for key, created_at in oldest if created_at < before]
+        IdempotencyRecord.objects.filter(pk__in=old).delete()
+        if len(old) < BATCH:
+            break
+
+
+def _forget_history() -> None:
+    """Drop the partitions of weeks of which no job is left.
+
+    A week whose last jobs live on, or need a person, keeps their events for as long; those of all its other jobs are
+    deleted once even failures of that time would be forgotten. So are those in the catch-all, which is never dropped.
+    """
+    moment = history.present()
+    may_be_over = moment - timedelta(seconds=min(conf.keep_history, conf.keep_failures))
+    is_old = moment - timedelta(seconds=max(conf.keep_history, conf.keep_failures))
+    for partition in history.partitions():
+        if partition.ended_before(may_be_over) and history.drop(partition):
+            continue
+        if partition.is_catch_all or partition.ended_before(is_old):
+            _forget_events(partition)
+
+
+def _forget_events(partition: Partition) -> None:
+    """Those of jobs that are no more, a bounded number a call."""
+    for _ in range(_BATCHES_A_RUN):
+        jobs = history.jobs_in(partition, _reached.get(partition.name, history.BEFORE_ALL), limit=BATCH)
+        gone = set(jobs).difference(Job.objects.filter(pk__in=jobs).values_list("pk", flat=True))
+        if gone and transitions.forget_events(partition.name, sorted(gone), EVENTS) == EVENTS:
+            continue
+        if len(jobs) < BATCH:
+            _reached.pop(partition.name, None)
+            return
+        _reached[partition.name] = jobs[-1]

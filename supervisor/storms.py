@@ -14,7 +14,7 @@ from django.db.models import Min
 
 from supervisor.budget import OK, RETRY, Counts, Outage, outage, retry_is_within_budget
 from supervisor.models import Incident
-from workflows import scheduler, transitions
+from workflows import findings, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.exceptions import WrongState
@@ -237,7 +237,7 @@ def _end_long_waits(agent: str) -> None:
     before = now() - timedelta(seconds=conf.park_timeout)
     waiting = Step.objects.parked(agent).of_moving_jobs().filter(parked_since__lt=before)
     for step_id in waiting.values_list("pk", flat=True)[:100]:
-        scheduler.refuse_parked(step_id)
+        findings.refuse_parked(step_id)
 
 
 # --- what an operator sees and asks for ------------------------------------------------------------------------------

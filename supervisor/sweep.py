@@ -10,9 +10,10 @@ import random
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import Error, connection
 from django.db.models import QuerySet
@@ -20,7 +21,7 @@ from django.db.models import QuerySet
 from supervisor import storms
 from supervisor.models import Sweep
 from supervisor.remedies import Choice, Facts, choose
-from workflows import broker, compensation, errands, scheduler, transitions
+from workflows import broker, compensation, errands, findings, scheduler, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Job, Step
@@ -57,13 +58,16 @@ def sweep(memory: Memory = _memory) -> Sweep:
     until = time.monotonic() + _TIME_A_SWEEP
     if row.grace_until is None or row.grace_until <= begun:
         row.expired = _each(row, memory, Step.objects.overdue(), expire, until)
-        row.expired += _each(row, memory, Step.objects.queued_too_long(), scheduler.refuse_queued, until)
+        row.expired += _each(row, memory, Step.objects.queued_too_long(), findings.refuse_queued, until)
     row.remedied = _each(row, memory, Step.objects.without_remedy(), decide, until)
     transitions.set_deadlines()
-    row.moved = _each_job(row, Job.objects.past_deadline(), scheduler.pass_deadline)
-    row.moved += _each_job(row, Job.objects.owe_parent(), errands.tell_parent)
-    row.moved += _attend(row)
-    row.moved += _move_stranded(row, memory)
+    until = time.monotonic() + _TIME_A_SWEEP
+    row.moved = _each_job(row, _ids(Job.objects.past_deadline()), findings.pass_deadline, until)
+    row.moved += _each_job(row, _ids(Job.objects.owe_parent()), errands.tell_parent, until)
+    # Gates that nobody looked at, and fan-outs that nobody went on with: whoever should have, died.
+    row.moved += _each_job(row, _ids(Step.objects.at_gate(), "job_id"), _attend, until)
+    row.moved += _each_job(row, _ids(Step.objects.to_spread(), "job_id"), _attend, until)
+    row.moved += _each_job(row, _stranded(memory), findings.heal, until)
     row.finished_at = now()
     row.save(force_insert=True)
     return row
@@ -117,18 +121,23 @@ def _each(row: Sweep, memory: Memory, steps: QuerySet[Step], act: Callable[[int]
     return changed
 
 
-def _ids(steps: QuerySet[Step]) -> Iterator[int]:
-    """Ids by keyset, a page at a time, without a lock."""
-    last = 0
-    while page := list(steps.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:PAGE]):
-        yield from page
-        last = page[-1]
+def _ids(rows: QuerySet[Any], column: str = "pk") -> Iterator[Any]:
+    """Ids by keyset, a page at a time, without a lock; `column` names them where they are not those of the rows."""
+    page = rows.order_by("pk").values_list("pk", column)
+    found = list(page[:PAGE])
+    while found:
+        yield from (wanted for _, wanted in found)
+        found = list(page.filter(pk__gt=found[-1][0])[:PAGE])
 
 
 def _report(row: Sweep, what: str, error: Exception) -> None:
     row.failed += 1
     row.problems = [*row.problems, f"{what}: {type(error).__name__}: {error}"][:20]
-    logger.error("the sweep could not handle %s", what, exc_info=error)
+    _pass_over(what, error)
+
+
+def _pass_over(what: str, error: Exception) -> None:
+    logger.error("the supervisor could not handle %s", what, exc_info=error)
     if isinstance(error, Error):
         connection.close_if_unusable_or_obsolete()
 
@@ -250,12 +259,18 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
                 uncharged=True,
             )
         case remedy:
-            scheduler.give_up(job, step, remedy, reason=choice.reason)
+            findings.give_up(job, step, remedy, reason=choice.reason)
 
 
-def _each_job(row: Sweep, jobs: QuerySet[Job], act: Callable[[uuid.UUID], bool | None]) -> int:
-    changed = 0
-    for job_id in jobs.order_by("pk").values_list("pk", flat=True)[:_LIVE_JOBS_A_SWEEP]:
+def _each_job(row: Sweep, jobs: Iterable[uuid.UUID], act: Callable[[uuid.UUID], bool | None], until: float) -> int:
+    """Apply `act` to each job found, once. How many it changed."""
+    changed, seen = 0, set[uuid.UUID]()
+    for job_id in jobs:
+        if time.monotonic() > until:
+            break
+        if job_id in seen:
+            continue
+        seen.add(job_id)
         try:
             changed += bool(act(job_id))
         except Exception as error:  # one poison row must not stop the sweep
@@ -263,18 +278,17 @@ def _each_job(row: Sweep, jobs: QuerySet[Job], act: Callable[[uuid.UUID], bool |
     return changed
 
 
-def _attend(row: Sweep) -> int:
-    """Jobs with a gate that nobody looked at, or a fan-out that nobody went on with: whoever should have, died."""
-    moved = 0
-    for steps in (Step.objects.at_gate(), Step.objects.to_spread()):
-        ids = steps.order_by("pk").values_list("job_id", flat=True)[:_LIVE_JOBS_A_SWEEP]
-        for job_id in dict.fromkeys(ids):
-            try:
-                scheduler.attend_to_all(job_id)
-                moved += 1
-            except Exception as error:  # one poison row must not stop the sweep
-                _report(row, f"job {job_id}", error)
-    return moved
+def _attend(job_id: uuid.UUID) -> bool:
+    """Look at a job until there is nothing more to look at; not at one that is locked. Whether it was looked at."""
+    more = _look_at(job_id)
+    while more:
+        more = _look_at(job_id)
+    return more is not None
+
+
+@in_transaction
+def _look_at(job_id: uuid.UUID) -> bool | None:
+    return scheduler.attend(job_id) if transitions.lock(job_id, unless_locked=True) else None
 
 
 def wake_due() -> int:
@@ -284,21 +298,15 @@ def wake_due() -> int:
         try:
             woken += bool(errands.wake(step_id))
         except Exception as error:  # one poison row must not stop the others
-            logger.error("step %s could not be woken", step_id, exc_info=error)
+            _pass_over(f"step {step_id}", error)
     return woken
 
 
-def _move_stranded(row: Sweep, memory: Memory) -> int:
-    """Jobs that nobody moves: a slice of the live ones each sweep, all of them in turn."""
+def _stranded(memory: Memory) -> Iterable[uuid.UUID]:
+    """Jobs that nobody moves: of a slice of the live ones each sweep, of all of them in turn."""
     ids = Job.objects.next_live(memory.live_cursor, _LIVE_JOBS_A_SWEEP)
     memory.live_cursor = ids[-1] if len(ids) == _LIVE_JOBS_A_SWEEP else None
-    moved = 0
-    for job_id in Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True):
-        try:
-            moved += scheduler.heal(job_id)
-        except Exception as error:  # one poison row must not stop the sweep
-            _report(row, f"job {job_id}", error)
-    return moved
+    return Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True)
 
 
 def ring_due() -> int:

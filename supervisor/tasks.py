@@ -6,14 +6,15 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import escalation, retention, roll_call, storms
+from supervisor import escalation, needs, retention, roll_call, storms
 from supervisor import sweep as supervision
-from workflows import broker, errands, scheduler, schedules, ticks
+from workflows import broker, errands, history, scheduler, schedules, ticks
 
 SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
 RING_DUE = "supervisor.tasks.ring_due"
 OPEN_DUE = "supervisor.tasks.open_due"
+NOTE_NEEDS = "supervisor.tasks.note_needs"
 TELL_PEOPLE = "supervisor.tasks.tell_people"
 
 
@@ -35,8 +36,17 @@ def ring_due() -> None:
 @shared_task(name=PRUNE, ignore_result=True)
 def prune() -> None:
     close_old_connections()
+    history.make_ahead()
     retention.prune()
     roll_call.forget()
+    needs.forget()
+    escalation.forget()
+
+
+@shared_task(name=NOTE_NEEDS, ignore_result=True)
+def note_needs() -> None:
+    close_old_connections()
+    needs.note_needs()
 
 
 @shared_task(name=TELL_PEOPLE, ignore_result=True)

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 
 from supervisor import sweep
-from workflows import Workflow, child, given, item, scheduler, signal, timer, transitions, verbs
+from workflows import Workflow, child, given, item, reports, scheduler, signal, timer, transitions, verbs
 from workflows import step as step_
 from workflows.catalog.trip import TripBooking
 from workflows.models import Job, Step
@@ -57,7 +57,7 @@ def complete(job: Job, name: str, result: Any = None) -> None:
 
 
 def settle(claimed: Claimed, result: Any) -> None:
-    scheduler.settle(
+    reports.settle(
         claimed,
         result=json.dumps(result),
         sent=json.dumps({"asked": claimed.name}),
@@ -70,7 +70,7 @@ def settle(claimed: Claimed, result: Any) -> None:
 def fail(job: Job, name: str, message: str = "No cars left.", *, kind: str = ErrorKind.PERMANENT) -> None:
     """A worker takes the step and fails; the supervisor has not looked yet."""
     failure = Failure(kind=kind, code="sold_out", message=message, in_doubt=kind == ErrorKind.IN_DOUBT)
-    scheduler.fail(run(job, name), failure, sent=json.dumps({"asked": name}))
+    reports.fail(run(job, name), failure, sent=json.dumps({"asked": name}))
 
 
 def decide(job: Job, name: str) -> None:

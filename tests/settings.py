@@ -24,6 +24,7 @@ os.environ |= {
     "DATABASE_URL": os.environ.get("TEST_DATABASE_URL") or database_url(FOLDER),
     "CELERY_BROKER_URL": os.environ.get("TEST_BROKER_URL") or broker_url(FOLDER).replace("=0", f"={WORKER}"),
     **dict.fromkeys(("DEBUG", "ALLOWED_HOSTS", "SAG_SETTINGS", "SAG_ROLE"), ""),
+    **dict.fromkeys(("SAG_NOTIFY", "SAG_WEBHOOKS", "SAG_APPRISE", "SAG_URL"), ""),
 }
 
 from sagsite.settings import *  # noqa: E402, F403

@@ -1,5 +1,7 @@
 """The engine's rows in the Django admin, to read. What changes them are the scheduler's verbs; API tokens are managed here."""
 
+import uuid
+
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import ModelAdmin, TabularInline
@@ -125,10 +127,27 @@ class AttemptAdmin(ReadOnlyAdmin):
 
 @admin.register(Event)
 class EventAdmin(ReadOnlyAdmin):
-    list_display = ("id", "job_id", "seq", "kind", "step", "attempt", "actor", "at")
-    search_fields = ("=job__id",)
+    """An event is found by its job and number, and no index knows its id: so all of it stands in the list."""
+
+    list_display = ("job_id", "seq", "kind", "step", "attempt", "actor", "reason", "data", "at")
+    list_display_links = None
+    search_fields = ("job_id",)
     search_help_text = "The exact id of a job"
-    ordering = ("-id",)
+    ordering = ("-job_id", "-seq")
+    sortable_by = ()
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Event], search_term: str
+    ) -> tuple[QuerySet[Event], bool]:
+        if not search_term:
+            return queryset, False
+        try:
+            return queryset.filter(job_id=uuid.UUID(search_term.strip())), False
+        except ValueError:
+            return queryset.none(), False
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Event | None:
+        return None
 
 
 @admin.register(Agent)

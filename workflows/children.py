@@ -14,7 +14,7 @@ from workflows.conf import conf
 from workflows.models import Job, Step
 from workflows.plans import registry
 from workflows.plans.plan import PlanStep
-from workflows.states import ErrorKind, JobState, Role, StepState
+from workflows.states import ErrorKind, JobState, Role, StepKind, StepState
 from workflows.transitions import Failure
 
 
@@ -39,6 +39,13 @@ def begin(job: Job, step: Step, planned: PlanStep, input: Any) -> None:
     broker.ring_on_commit(opened.first)
     if opened.gated:
         broker.ring_attend_on_commit(child.pk)
+
+
+def tell(job: Job) -> None:
+    """A locked job was paused or resumed: so are the jobs that its steps have started, each by an errand of its own."""
+    for step in Step.objects.filter(job=job, kind=StepKind.CHILD, state=StepState.RUNNING, items_total__isnull=True):
+        transitions.look_again_at(step, now())
+        broker.ring_wake_on_commit(step.pk)
 
 
 def child_of(step: Step) -> Job | None:

@@ -193,6 +193,17 @@ class Scene:
         return {name: undo for name, undo in found.items() if names is None or name in names}
 
 
+def is_touched(scene: Scene) -> bool:
+    """Whether the job did something, or may have, that would have to be undone."""
+    planned = {step.name: step for step in scene.plan.steps}
+    return any(
+        needs_undo(step, scene.evidence[step.pk], scene.behind)
+        and step.kind in (StepKind.CALL, StepKind.CHILD)
+        and not planned[step.name].undo_unnecessary
+        for step in scene.steps
+    )
+
+
 def undo_of(step: Step, steps: Sequence[Step]) -> Step | None:
     """The row that undoes it, if there is one already."""
     return next((other for other in steps if other.undoes_id == step.pk and other.role == Role.UNDO), None)

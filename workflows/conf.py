@@ -79,6 +79,12 @@ class Defaults:
     notify_again: float = 14_400.0
     """An outage, or a cause for which jobs need a person, is told of again after so long, until somebody acknowledges it."""
 
+    gate_wait: float = 604_800.0
+    """A signal or an approval without a time-out that was waited for so long is put before a person."""
+
+    stalled_after: float = 300.0
+    """So is a wait whose end is overdue for so long, and a step that is ready for so long in a queue without a living worker."""
+
     keep_history: float = 2_592_000.0
     """How long a job that ended well, or cleanly undone, is kept."""
 

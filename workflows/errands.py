@@ -7,7 +7,8 @@ off by another on the other, and changes nothing when it is done twice.
 import uuid
 from contextlib import suppress
 
-from workflows import children, compensation, scheduler, transitions, verbs
+from workflows import children, compensation, findings, retries, scenes, scheduler, transitions, undo, verbs
+from workflows.allowed import job_verbs
 from workflows.exceptions import SagError, WrongState
 from workflows.models import Event, Job, Step
 from workflows.plans.plan import Plan
@@ -21,7 +22,7 @@ def wake(step_id: int) -> bool | None:
     if step is None:
         return False
     if step.kind != StepKind.CHILD:
-        return scheduler.wait_is_over(step_id)
+        return findings.wait_is_over(step_id)
     child = children.child_of(step)
     if child is None:
         return _answer(step.pk, step.job_id, None)
@@ -64,9 +65,9 @@ def _retry_child(job_id: uuid.UUID) -> bool:
     job = transitions.lock(job_id)
     if job is None or job.state != JobState.FAILED:
         return True
-    if "retries" not in verbs.job_verbs(job):
+    if "retries" not in job_verbs(job):
         return False
-    verbs.retry_locked(job, actor="scheduler", reason="The step that started it is tried again.")
+    retries.retry_locked(job, actor="scheduler", reason="The step that started it is tried again.")
     return True
 
 
@@ -80,14 +81,10 @@ def _undo_child(child: Job) -> bool:
         verbs.cancel_child(job.pk, undo=True, detail=reason)
     elif job.state in (JobState.COMPLETED, JobState.FAILED):
         try:
-            verbs.undo_ended(job, _scene(job), actor="scheduler", reason=reason, why=Reason.PARENT)
+            undo.undo_ended(job, scenes.scene_now(job), actor="scheduler", reason=reason, why=Reason.PARENT)
         except SagError:
             return False
     return not job.is_terminal
-
-
-def _scene(job: Job) -> compensation.Scene:
-    return scheduler.scene_of(job, list(Step.objects.filter(job=job).for_timeline()), scheduler.announced_agents())
 
 
 @in_transaction
@@ -127,7 +124,7 @@ def _answer(step_id: int, job_id: uuid.UUID, child: Job | None) -> bool | None:
     elif child is not None:
         result, failure = children.answer_of(child, step)
     if child is not None and step.role != Role.FORWARD and child.state in (JobState.COMPLETED, JobState.FAILED):
-        failure = failure if scheduler.is_touched(_scene(child)) else None
+        failure = failure if compensation.is_touched(scenes.scene_now(child)) else None
     if failure is not None:
         transitions.wait_ended_badly(job, step, failure, actor="scheduler")
         scheduler.after_failure(job, step)

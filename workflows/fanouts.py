@@ -8,7 +8,7 @@ batches, each a transaction of its own, so that a long list holds its job's lock
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from workflows import compensation, transitions
 from workflows.conf import conf
@@ -16,7 +16,7 @@ from workflows.exceptions import UnresolvedReference
 from workflows.models import Agent, Job, Step
 from workflows.plans.plan import PlanStep
 from workflows.plans.templates import references_of, resolve
-from workflows.states import Role
+from workflows.states import Role, StepState
 
 
 def tolerated(planned: PlanStep, total: int) -> int:
@@ -79,6 +79,14 @@ def write_batch(job: Job, fan: Step, planned: PlanStep, agents: Mapping[str, Age
             seq += 1
     transitions.add_undos(fan, rows)
     transitions.add_rechecks(rechecks)
+
+
+def fan_of(item: Step) -> Step:
+    return Step.objects.get(items=item.pk)
+
+
+def running_items(job: Job) -> QuerySet[Step]:
+    return Step.objects.filter(job=job, parent__isnull=False, role=Role.FORWARD, state=StepState.RUNNING)
 
 
 def next_seq(job: Job) -> int:

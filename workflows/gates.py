@@ -14,10 +14,10 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
-from workflows import broker, children, fanouts, transitions
+from workflows import broker, children, fanouts, scenes, transitions
 from workflows.clock import now
 from workflows.exceptions import SagError, UnresolvedReference
-from workflows.models import Agent, Job, Signal, Step
+from workflows.models import Job, Signal, Step
 from workflows.plans.plan import Plan, PlanStep
 from workflows.plans.references import path_text
 from workflows.plans.templates import references_of, resolve
@@ -185,14 +185,13 @@ def _begin(job: Job, step: Step, planned: PlanStep, view: View | None) -> None:
 
 def _begin_fan_out(job: Job, step: Step, planned: PlanStep) -> None:
     again = step.is_fan_out
-    agents = {agent.name: agent for agent in Agent.objects.all()}
     transitions.open_waiting(job, step, until=None)
     if again:
         transitions.recount_items(step, at_once=planned.at_once)
         transitions.hold_items(step)
         transitions.admit_items(step, at_once=fanouts.at_once(planned, step))
     else:
-        fanouts.begin(job, step, planned, agents)
+        fanouts.begin(job, step, planned, scenes.announced_agents())
         step.refresh_from_db()
     if step.items_open == 0 and step.items_made == step.items_total:
         complete_fan_out(job, step)

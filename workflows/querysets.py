@@ -7,6 +7,7 @@ sentence "why is it not moving" are all made from it.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from django.apps import apps
 from django.db import models
@@ -16,7 +17,6 @@ from workflows.clock import SagNow
 from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepKind, StepState
 
 if TYPE_CHECKING:
-    import uuid
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
@@ -128,7 +128,7 @@ class StepQuerySet(models.QuerySet):
         return self.filter(Q(parent__isnull=False) | recheck, superseded=False)
 
     def results(
-        self, job_id: uuid.UUID, plan: Sequence[Mapping[str, Any]], names: Iterable[str]
+        self, job_id: UUID, plan: Sequence[Mapping[str, Any]], names: Iterable[str]
     ) -> tuple[dict[str, Any], set[str]]:
         """{name: result} of steps of one job, and the names of those that left none.
 
@@ -245,6 +245,13 @@ class JobQuerySet(models.QuerySet):
         """The jobs that one client program started. (job_newest_of_client)"""
         return self.filter(client_id=client_id)
 
+    def called(self, name: str) -> JobQuerySet:
+        """The one with exactly this id, or those with this key."""
+        try:
+            return self.filter(Q(pk=UUID(name)) | Q(key=name))
+        except ValueError:
+            return self.filter(key=name)
+
     def past_deadline(self) -> JobQuerySet:
         """Whose time is over? (job_with_deadline)"""
         return self.filter(
@@ -269,7 +276,7 @@ class JobQuerySet(models.QuerySet):
     def newest_first(self) -> JobQuerySet:
         return self.order_by("-created_at", "-id")
 
-    def next_live(self, after: uuid.UUID | None, limit: int) -> list[uuid.UUID]:
+    def next_live(self, after: UUID | None, limit: int) -> list[UUID]:
         """The ids of the live jobs behind `after`, a slice of them. (job_live)"""
         jobs = self.live().filter(id__gt=after) if after else self.live()
         return list(jobs.order_by("id").values_list("id", flat=True)[:limit])
@@ -285,9 +292,9 @@ class JobQuerySet(models.QuerySet):
         stopping = Q(stopping_at__isnull=False)
         return self.live().filter(Q(paused_at__isnull=True) | stopping).filter(~Exists(moving))
 
-    def needs_person(self) -> JobQuerySet:
+    def needs_person(self, *found: models.QuerySet) -> JobQuerySet:
         """Jobs with a step that the machine gave up on (step_escalated), or that ended with a doubt open (attempt_in_doubt),
-        or with only a part undone (job_newest_in_state).
+        or with only a part undone (job_undone_in_part). `found`: ids of jobs that somebody else says need one too.
         """
         ended = [JobState.FAILED, JobState.COMPLETED]
         doubtful = Q(attempts__in_doubt=True, attempts__resolved_by="", job__state__in=ended)
@@ -295,7 +302,7 @@ class JobQuerySet(models.QuerySet):
         escalated = self._all_steps().escalated().values("job_id")
         doubts = self._all_steps().filter(doubtful).values("job_id")
         in_part = self.model._default_manager.filter(state=JobState.FAILED, partial=True).values("pk")
-        return self.filter(pk__in=escalated.union(doubts, in_part))
+        return self.filter(pk__in=escalated.union(doubts, in_part, *found))
 
     def failing(self) -> JobQuerySet:
         """Live jobs with a step that failed and has not ended. (step_failing)"""

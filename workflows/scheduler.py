@@ -1,30 +1,27 @@
-"""What comes next. Opens jobs, takes in what the agents report, and moves each job to its next state.
+"""What comes next. Opens jobs, goes on behind each step that has ended, and moves each job to its next state.
 
 Every function here is one short transaction (or takes part in the caller's): the job locked first, then read, then a
 pure decision (`next_move`), then the verbs of `transitions`. No function makes a remote call; doorbells ring after the
 commit. Nothing depends on the process that runs it: any worker, web server or supervisor is the scheduler for a moment.
 """
 
-import json
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import Q, QuerySet
 from psycopg.errors import LockNotAvailable
 
-from workflows import broker, compensation, fanouts, gates, transitions
-from workflows.clock import now
-from workflows.exceptions import KeyConflict, KeyInUse, NotFound, SagError
-from workflows.models import Agent, Attempt, Job, Step
+from workflows import broker, compensation, endings, fanouts, gates, scenes, transitions
+from workflows.exceptions import KeyConflict, KeyInUse, SagError
+from workflows.models import Agent, Job, Step
 from workflows.opening import new_job
 from workflows.plans.plan import Plan, PlanStep
-from workflows.states import ErrorKind, JobState, Outcome, Reason, Remedy, Role, SettledBy, StepKind, StepState
-from workflows.transitions import Claimed, Failure, Settled, in_transaction
+from workflows.states import UNENDED, ErrorKind, JobState, Remedy, Role, StepState
+from workflows.transitions import Failure, in_transaction
 
 # --- opening ---------------------------------------------------------------------------------------------------------
 
@@ -73,290 +70,27 @@ def _job_of_key(plan: Plan, input: Any, key: str | None, client_id: int | None) 
     return job
 
 
-# --- what agents report ----------------------------------------------------------------------------------------------
-
-
-def settle(
-    claimed: Claimed,
-    *,
-    result: str,
-    sent: str | None,
-    next_token: uuid.UUID,
-    worker: str,
-    hand_over: bool,
-    follows_doubt: bool = False,
-    by_probe: bool = False,
-) -> Settled | None:
-    """An attempt succeeded. `result`, and `sent`, the input that went out, are JSON text.
-
-    None when its word came too late and was kept as evidence.
-
-    Repeating one's own settle answers as the first time did. The worker draws `next_token` before, so that it can ask.
-    """
-    if claimed.role == Role.FORWARD and not follows_doubt:
-        if claimed.index is None:
-            settled = transitions.settle(
-                claimed, result=result, sent=sent, next_token=next_token, worker=worker, hand_over=hand_over
-            )
-        else:
-            settled = transitions.settle_item(claimed, result=result, sent=sent)
-        if settled is not None:
-            broker.ring_on_commit(settled.to_ring)
-            if settled.attend:
-                attend_to_all(claimed.job_id)
-            return settled
-    return _settle_under_lock(claimed, json.loads(result), sent, next_token, by_probe)
-
-
-@in_transaction
-def _settle_under_lock(
-    claimed: Claimed, result: Any, sent: str | None, next_token: uuid.UUID, by_probe: bool
-) -> Settled | None:
-    job, step = _locked(claimed.job_id, claimed.step_id)
-    if not _holds(step, claimed):
-        attempt = Attempt.objects.get(step=step, number=claimed.attempt)
-        if attempt.token == claimed.token and attempt.outcome == Outcome.COMPLETED and not step.settled_by:
-            return _as_the_first_time(job, claimed, next_token)
-        hear_late_word(job, step, number=claimed.attempt, outcome=Outcome.COMPLETED, result=result, message="")
-        return None
-    by = SettledBy.PROBE if by_probe else ""
-    transitions.complete(job, step, result=result, sent=_parsed(sent), actor="agent", settled_by=by)
-    resolve_doubts_by_success(job, step, by_probe)
-    go_on_behind(job, step)
-    return Settled(job_state=job.state, to_ring=ring_for_ready(job))
+# --- behind a step that has ended ------------------------------------------------------------------------------------
 
 
 def go_on_behind(job: Job, step: Step) -> None:
     """A step of a locked job has ended well, or without mattering: count it off, and move the job on."""
-    _offer_place(step)
+    offer_place(step)
     if step.parent_id is not None:
         _item_ended(job, step, failed=step.state == StepState.FAILED)
     transitions.release_successors(job, step)
     move_on(job)
 
 
-@in_transaction
-def fail(claimed: Claimed, failure: Failure, *, sent: str | None) -> bool:
-    """An attempt failed. `sent` is the input that went out, JSON text. False when its word came too late, as evidence."""
-    job, step = _locked(claimed.job_id, claimed.step_id)
-    if not _holds(step, claimed):
-        attempt = Attempt.objects.get(step=step, number=claimed.attempt)
-        if attempt.token == claimed.token and attempt.outcome == Outcome.FAILED:
-            return True
-        hear_late_word(job, step, number=claimed.attempt, outcome=Outcome.FAILED, result=None, message=failure.message)
-        return False
-    transitions.fail(job, step, failure, sent=_parsed(sent), actor="agent")
-    after_failure(job, step)
-    if failure.kind in (ErrorKind.TRANSIENT, ErrorKind.IN_DOUBT):
-        transitions.count_calls(step.agent, failure.code, step_id=step.pk, message=failure.message)
-    return True
-
-
-@in_transaction
-def release(claimed: Claimed, *, delay: timedelta, reason: str) -> bool:
-    """The operation asked to be called again later. False when its word came too late."""
-    job, step = _locked(claimed.job_id, claimed.step_id)
-    if not _holds(step, claimed):
-        return False
-    total = Plan.from_json(job.plan).steps[step.place].total_timeout
-    if step.role == Role.FORWARD and total and step.started_at and step.started_at + total <= now() + delay:
-        said = f"It asked to be called again ({reason}), but its time as a whole ({total}) is over then."
-        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code="step_timeout", message=said)
-        transitions.fail(job, step, over, sent=None, actor="agent")
-        after_failure(job, step)
-        return True
-    transitions.release(job, step, delay=delay, reason=reason)
-    _offer_place(step)
-    move_on(job)
-    return True
-
-
-@in_transaction
-def defer(claimed: Claimed, *, within: timedelta, sent: str | None) -> bool:
-    """The operation has handed the work on, and a callback is waited for. False when that came already, or too late."""
-    job, step = _locked(claimed.job_id, claimed.step_id)
-    if not _holds(step, claimed):
-        return False
-    transitions.defer(job, step, within=within, sent=_parsed(sent))
-    move_on(job)
-    return True
-
-
-@in_transaction
-def settle_atomically(
-    claimed: Claimed, operation: Callable[[], str], *, sent: Callable[[], str | None]
-) -> Settled | None:
-    """Run an operation that writes to this database alone inside the transaction that settles it: exactly once.
-
-    Its job is locked and the fence checked before; the step's own row is not, so that the heartbeat need not wait.
-    None when the fence does not hold: then nothing was run.
-    """
-    job, step = _locked(claimed.job_id, claimed.step_id)
-    if not _holds(step, claimed):
-        return None
-    result = json.loads(operation())
-    transitions.complete(job, step, result=result, sent=_parsed(sent()), actor="agent")
-    # Whatever ended an earlier attempt rolled it back with all that it wrote.
-    transitions.resolve_doubts(job, step, Attempt.Resolution.ANSWER)
-    resolve_doubts_by_success(job, step, by_probe=False)
-    go_on_behind(job, step)
-    return Settled(job_state=job.state, to_ring=ring_for_ready(job))
-
-
-@in_transaction
-def is_settled(claimed: Claimed) -> bool:
-    """Whether this very attempt completed its step. Asked under the lock, so that a commit on its way has ended."""
-    _, step = _locked(claimed.job_id, claimed.step_id)
-    completed = step.attempts.filter(number=claimed.attempt, token=claimed.token, outcome=Outcome.COMPLETED)
-    return not step.settled_by and completed.exists()
-
-
-def _offer_place(step: Step) -> None:
+def offer_place(step: Step) -> None:
     """A step under a limit has let go: who waits for its place is found by the worker that is rung."""
     if step.limited:
         broker.ring_on_commit([(None, step.queue)])
 
 
-@in_transaction
-def claim_within_limits(
-    step_id: int, *, token: uuid.UUID, worker: str, unless_locked: bool = False
-) -> tuple[Claimed | None, str, float]:
-    """Claim a step whose agent or key has a limit: counted from the rows, under a lock that all who count must take.
-
-    (the claim or None, the limit that is reached or "", seconds until its agent's rate lets the next call begin).
-    """
-    step = Step.objects.filter(pk=step_id, state=StepState.NOT_STARTED, limited=True).first()
-    if step is None:
-        return None, "", 0.0
-    if transitions.lock(step.job_id, unless_locked=unless_locked) is None:
-        return None, "", 0.0
-    agent = Agent.objects.select_for_update(no_key=True).filter(name=step.agent).first()
-    if full := _limit_reached(step, agent):
-        return None, full, 0.0
-    if agent is None or not agent.rate_count or not agent.rate_period:
-        return transitions.claim_within_limits(step_id, token=token, worker=worker), "", 0.0
-    moment = now()
-    if agent.rate_next is not None and agent.rate_next > moment:
-        transitions.postpone(step, agent.rate_next)
-        return None, agent.name, (agent.rate_next - moment).total_seconds()
-    claimed = transitions.claim_within_limits(step_id, token=token, worker=worker)
-    if claimed is not None:
-        transitions.take_a_turn(agent, moment + agent.rate_period / agent.rate_count)
-    return claimed, "", 0.0
-
-
-def _limit_reached(step: Step, agent: Agent | None) -> str:
-    """The name of the limit that leaves no room for this step. A holder that dies is counted until its lease is over."""
-    running = Step.objects.filter(state=StepState.RUNNING, limited=True)
-    if agent is not None and agent.at_once is not None and running.filter(agent=agent.name).count() >= agent.at_once:
-        return agent.name
-    if step.limit_key:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [step.limit_key])
-        most = int(step.limit_key.partition(":")[0])
-        if running.filter(limit_key=step.limit_key).count() >= most:
-            return step.limit_key
-    return ""
-
-
-def _parsed(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
-
-
-def claimed_under(step_id: int, token: uuid.UUID) -> Claimed | None:
-    """The claim that went through although its answer was lost; None when it did not."""
-    step = Step.objects.select_related("job").filter(pk=step_id, token=token, state=StepState.RUNNING).first()
-    return _claim_of(step, step.job.input, step.job.plan["steps"]) if step else None
-
-
-def _holds(step: Step, claimed: Claimed) -> bool:
-    """The fence."""
-    return step.state == StepState.RUNNING and (step.attempt, step.token) == (claimed.attempt, claimed.token)
-
-
-def _as_the_first_time(job: Job, claimed: Claimed, next_token: uuid.UUID) -> Settled:
-    """The commit had gone through and its answer was lost: find what was handed over under the token drawn for it."""
-    step = Step.objects.filter(job=job, token=next_token, state=StepState.RUNNING).first()
-    if step is None:
-        move_on(job)  # whoever had the answer might have had to
-        return Settled(job_state=job.state, to_ring=ring_for_ready(job))
-    return Settled(job_state=job.state, handed_over=_claim_of(step, claimed.given, claimed.plan), to_ring=[])
-
-
-def _claim_of(step: Step, given: Any, plan: list[dict[str, Any]]) -> Claimed:
-    if step.token is None or step.deadline is None:
-        raise AssertionError(f"step {step.name} is held by nobody")
-    return Claimed(
-        step_id=step.pk,
-        job_id=step.job_id,
-        place=step.place,
-        name=step.name,
-        index=step.index,
-        item=step.item,
-        role=step.role,
-        undoes_id=step.undoes_id,
-        operation=step.operation,
-        queue=step.queue,
-        attempt=step.attempt,
-        token=step.token,
-        probe_only=step.probe_only,
-        idempotency_key=step.idempotency_key,
-        timeout=step.timeout.total_seconds(),
-        workflow=step.job.workflow,
-        given=given,
-        plan=plan,
-        scheduled_for=step.job.scheduled_for,
-        age=(now() - (step.deadline - step.timeout)).total_seconds(),
-    )
-
-
-def resolve_doubts_by_success(job: Job, step: Step, by_probe: bool) -> None:
-    """What resolves doubt: the probe's "done", an answer under the same key where the agent honours keys, the undo."""
-    agents = announced_agents()
-    agent = agents.get(step.agent)
-    if step.role == Role.FORWARD:
-        if by_probe:
-            transitions.resolve_doubts(job, step, Attempt.Resolution.PROBE)
-        elif agent is not None and agent.honours_keys:
-            transitions.resolve_doubts(job, step, Attempt.Resolution.ANSWER)
-        return
-    original = step.undoes
-    if original is None:
-        raise AssertionError(f"step {step.name} undoes nothing")
-    answer_is_final = step.role == Role.RECHECK or compensation.closes_keys(original, agents)
-    if answer_is_final or not original.attempts.filter(in_doubt=True).exists():
-        transitions.resolve_doubts(job, original, Attempt.Resolution.UNDO)
-    if agent is not None and agent.honours_keys:
-        transitions.resolve_doubts(job, step, Attempt.Resolution.ANSWER)
-
-
-def hear_late_word(job: Job, step: Step, *, number: int, outcome: Outcome, result: Any, message: str) -> None:
-    """Keep it as evidence. Where an effect came to light behind a finished undo, the undo is asked once more."""
-    transitions.keep_late_word(job, step, number=number, outcome=outcome, result=result, message=message)
-    if outcome != Outcome.COMPLETED or step.role != Role.FORWARD:
-        return
-    undos = list(Step.objects.filter(undoes=step).order_by("seq"))
-    undone = [undo for undo in undos if undo.state == StepState.COMPLETED]
-    asked_again = [undo for undo in undos if undo.role == Role.RECHECK and undo.state in _UNENDED]
-    if undone and not asked_again:
-        _add_recheck(job, step, ordinal=sum(undo.role == Role.RECHECK for undo in undos) + 1)
-
-
-def _add_recheck(job: Job, step: Step, ordinal: int) -> None:
-    planned = Plan.from_json(job.plan).steps[step.place]
-    row = compensation.recheck_row(
-        job, step, planned, compensation.NO_EVIDENCE, announced_agents(), fanouts.next_seq(job)
-    )
-    if ordinal > 1:
-        row.name = f"{row.name}.{ordinal}"
-        row.idempotency_key = f"{row.idempotency_key}.{ordinal}"
-    transitions.add_recheck(job, row, reason="A late answer shows an effect behind the finished undo.")
-    broker.ring_on_commit([(row.pk, row.queue)])
-
-
 def after_failure(job: Job, step: Step) -> None:
     """In an ordinary job the supervisor chooses a remedy, at once; a stopping job was only waiting for this end."""
-    _offer_place(step)
+    offer_place(step)
     if job.stopping_at is not None:
         move_on(job)
     else:
@@ -365,14 +99,14 @@ def after_failure(job: Job, step: Step) -> None:
 
 def _item_ended(job: Job, item: Step, *, failed: bool) -> None:
     """Count an item off its fan-out, let the next one go, and end the fan-out if that was the last, or one too many."""
-    fan = _fan_of(item)
+    fan = fanouts.fan_of(item)
     transitions.count_item(fan, failed=failed)
     go_on_with_items(job, item)
 
 
 def go_on_with_items(job: Job, item: Step) -> None:
     """Its fan-out has an item more, or less, that is open."""
-    fan = _fan_of(item)
+    fan = fanouts.fan_of(item)
     if fan.state == StepState.RUNNING:
         _see_to_items(job, fan, Plan.from_json(job.plan).steps[fan.place])
 
@@ -397,25 +131,6 @@ def _fail_fan_out(job: Job, fan: Step, failure: Failure) -> None:
     transitions.wait_ended_badly(job, fan, failure, actor="scheduler")
     transitions.hold_items(fan)
     after_failure(job, fan)
-
-
-def leave_items(job: Job, fan: Step, *, reason: str) -> None:
-    """A job goes on without this fan-out that failed: nothing more of it is begun. What runs may end."""
-    transitions.skip_items(job, fan, reason=reason)
-    items = Step.objects.filter(parent=fan)
-    for item in items.filter(state=StepState.NOT_STARTED):
-        in_doubt = item.attempts.filter(in_doubt=True, resolved_by="").exists()
-        _end_forward_step(job, item, in_doubt=in_doubt, reason=reason)
-        transitions.count_item(fan, failed=in_doubt)
-    for item in items.without_remedy():
-        transitions.decide_remedy(job, item, Remedy.IGNORE, actor="scheduler", reason=reason)
-        transitions.count_item(fan, failed=True)
-    if items.filter(state=StepState.RUNNING).exists():
-        transitions.leave_the_close(job)
-
-
-def _fan_of(item: Step) -> Step:
-    return Step.objects.get(items=item.pk)
 
 
 def _end_undo_of_items(job: Job, fan: Step) -> None:
@@ -444,7 +159,6 @@ class Move(Enum):
 
 
 _MOST_RINGS = 20
-_UNENDED = (StepState.NOT_STARTED, StepState.RUNNING)
 
 
 def next_move(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent], *, items_run: bool = False) -> Move:
@@ -466,97 +180,35 @@ def _is_done_with(step: Step) -> bool:
     """Whether a forward step does not keep its job from completing."""
     if step.state == StepState.FAILED:
         return step.remedy in transitions.COUNTED_OFF
-    return step.state not in _UNENDED
+    return step.state not in UNENDED
 
 
 def _has_ended(step: Step) -> bool:
     """Failed is an end only once the machine, or a person, has given up on it."""
     if step.state == StepState.FAILED:
         return step.remedy == Remedy.ESCALATE
-    return step.state not in _UNENDED
+    return step.state not in UNENDED
 
 
 def move_on(job: Job) -> None:
     """Open what gates may open, then move a locked job to its next state, if it is ready for one."""
     if gates.open_gates(job):
         ring_for_ready(job)
-    agents = announced_agents()
-    steps = _timeline(job)
-    if job.stopping_at is not None and _end_waits(job, steps):
-        steps = _timeline(job)
-    items_run = any(step.is_fan_out for step in steps) and _running_items(job).exists()
+    agents = scenes.announced_agents()
+    steps = scenes.timeline(job)
+    if job.stopping_at is not None and endings.end_waits(job, steps):
+        steps = scenes.timeline(job)
+    items_run = any(step.is_fan_out for step in steps) and fanouts.running_items(job).exists()
     match next_move(job, steps, agents, items_run=items_run):
         case Move.COMPLETE:
             _close(job, JobState.COMPLETED)
         case Move.UNDO:
-            _begin_undo(job, scene_of(job, steps, agents))
+            _begin_undo(job, scenes.scene_of(job, steps, agents))
         case Move.FAIL:
-            end_failed_steps(job, steps, Remedy.WAIT, "The job ended without undo.")
+            endings.end_failed_steps(job, steps, Remedy.WAIT, "The job ended without undo.")
             _close(job, JobState.FAILED, detail=job.reason_detail)
         case Move.END_UNDO:
             _end_undo(job, steps)
-
-
-def _timeline(job: Job) -> list[Step]:
-    return list(Step.objects.filter(job=job).for_timeline())
-
-
-def _running_items(job: Job) -> QuerySet[Step]:
-    return Step.objects.filter(job=job, parent__isnull=False, role=Role.FORWARD, state=StepState.RUNNING)
-
-
-def scene_of(job: Job, steps: Sequence[Step], agents: Mapping[str, Agent]) -> compensation.Scene:
-    """All that an undo of this job is decided on."""
-    return compensation.Scene(
-        job=job,
-        plan=Plan.from_json(job.plan),
-        steps=steps,
-        evidence=compensation.evidence_of(steps),
-        behind=compensation.effects_behind(job),
-        agents=agents,
-        seq=fanouts.next_seq(job),
-    )
-
-
-def _end_waits(job: Job, steps: Sequence[Step]) -> bool:
-    """A stopping job waits no more for times, signals and callbacks; children are told. Whether a step was changed."""
-    plan = Plan.from_json(job.plan)
-    waiting = [step for step in steps if step.role == Role.FORWARD and step.state == StepState.RUNNING]
-    fans = [step for step in waiting if step.is_fan_out]
-    items = _running_items(job).filter(parent__in=fans, complete_by__isnull=True)
-    ended = [_end_wait(job, step, plan) for step in [*items, *waiting] if step.complete_by is None and step not in fans]
-    for fan in fans:
-        if not _running_items(job).filter(parent=fan).exists():
-            transitions.wait_ended_badly(job, fan, STOPPED, actor="scheduler")
-            ended.append(True)
-    return any(ended)
-
-
-def _end_wait(job: Job, step: Step, plan: Plan) -> bool:
-    if step.kind == StepKind.CHILD:
-        policy = plan.steps[step.place].on_parent_end
-        if policy == "cancel":
-            transitions.look_again_at(step, now())
-            broker.ring_wake_on_commit(step.pk)
-        if policy != "abandon":
-            return False
-    if step.kind == StepKind.CALL:
-        transitions.cancel_step(job, step, actor="scheduler", reason="The job is stopping; no callback is waited for.")
-    else:
-        transitions.wait_ended_badly(job, step, STOPPED, actor="scheduler")
-    if step.parent_id is not None:
-        transitions.count_item(_fan_of(step), failed=True)
-    return True
-
-
-STOPPED = Failure(kind=ErrorKind.CANCELLED, code="cancelled", message="The job is stopping.")
-
-
-def send_to_children(job: Job) -> None:
-    """A locked job was paused or resumed: so are the jobs that its steps have started, each by an errand of its own."""
-    for step in Step.objects.filter(job=job, kind=StepKind.CHILD, state=StepState.RUNNING, items_total__isnull=True):
-        transitions.look_again_at(step, now())
-        broker.ring_wake_on_commit(step.pk)
 
 
 def _begin_undo(job: Job, scene: compensation.Scene) -> None:
@@ -565,69 +217,22 @@ def _begin_undo(job: Job, scene: compensation.Scene) -> None:
     if pivot is not None:
         # It ended after this undo had been asked for.
         why = f"{pivot} is done, the point of no return; nothing was undone."
-        end_failed_steps(job, scene.steps, Remedy.WAIT, why)
+        endings.end_failed_steps(job, scene.steps, Remedy.WAIT, why)
         _close(job, JobState.FAILED, detail=f"{job.reason_detail} {why}".strip())
         return
     rows = compensation.plan_undo(scene).rows
     reversible = any(compensation.can_be_undone(step) for step in scene.plan.steps)
-    if not rows and (is_touched(scene) or not reversible):
-        end_failed_steps(job, scene.steps, Remedy.WAIT, "Nothing that was done can be undone.")
+    if not rows and (compensation.is_touched(scene) or not reversible):
+        endings.end_failed_steps(job, scene.steps, Remedy.WAIT, "Nothing that was done can be undone.")
         _close(job, JobState.FAILED, detail=job.reason_detail)
         return
-    end_forward_steps(job, scene.steps, scene.evidence)
+    endings.end_forward_steps(job, scene.steps, scene.evidence)
     if rows:
         transitions.begin_undo(job, rows, why=job.reason_detail)
         move_on(job)
         ring_for_ready(job)
     else:
         _close(job, JobState.COMPENSATED, detail=job.reason_detail)
-
-
-def is_touched(scene: compensation.Scene) -> bool:
-    """Whether the job did something, or may have, that would have to be undone."""
-    planned = {step.name: step for step in scene.plan.steps}
-    return any(
-        compensation.needs_undo(step, scene.evidence[step.pk], scene.behind)
-        and step.kind in (StepKind.CALL, StepKind.CHILD)
-        and not planned[step.name].undo_unnecessary
-        for step in scene.steps
-    )
-
-
-def end_forward_steps(
-    job: Job, steps: Sequence[Step], evidence: Mapping[int, compensation.Evidence], names: Collection[str] | None = None
-) -> None:
-    """Undo begins: what has not begun is skipped, what is in doubt has failed, what has failed is undone."""
-    for step in steps:
-        if step.role != Role.FORWARD or (names is not None and step.name not in names):
-            continue
-        if step.is_fan_out:
-            transitions.skip_items(job, step, reason=compensation.BEFORE_UNDO)
-            doubtful = Step.objects.filter(parent=step, state=StepState.NOT_STARTED)
-            failed = Step.objects.filter(parent=step, state=StepState.FAILED, remedy__in=["", Remedy.ESCALATE])
-            for item in [*doubtful, *failed]:
-                _end_forward_step(job, item, in_doubt=Step.objects.filter(pk=item.pk).with_effects().exists())
-        found = evidence[step.pk]
-        _end_forward_step(job, step, in_doubt=found.open_doubt or found.called_once)
-
-
-def _end_forward_step(job: Job, step: Step, *, in_doubt: bool, reason: str = compensation.BEFORE_UNDO) -> None:
-    if step.state == StepState.NOT_STARTED and in_doubt:
-        transitions.fail_in_doubt(job, step, reason="Nobody knows whether an earlier attempt did it.")
-    elif step.state == StepState.NOT_STARTED:
-        transitions.skip(job, step, reason=reason)
-    elif step.state == StepState.FAILED and step.remedy in ("", Remedy.ESCALATE):
-        transitions.decide_remedy(job, step, Remedy.COMPENSATE, actor="scheduler", reason="The job is being undone.")
-
-
-def end_failed_steps(job: Job, steps: Sequence[Step], remedy: Remedy, reason: str) -> None:
-    """Nobody has to decide any more on what failed: the job ends, or a person has taken it in hand."""
-    for step in steps:
-        if step.is_fan_out:
-            undecided = Step.objects.filter(parent=step, state=StepState.FAILED, remedy__in=["", Remedy.ESCALATE])
-            end_failed_steps(job, list(undecided), remedy, reason)
-        if step.role == Role.FORWARD and step.state == StepState.FAILED and step.remedy in ("", Remedy.ESCALATE):
-            transitions.decide_remedy(job, step, remedy, actor="scheduler", reason=reason)
 
 
 def _end_undo(job: Job, steps: Sequence[Step]) -> None:
@@ -697,172 +302,13 @@ def _spread(job: Job, fan: Step) -> None:
     planned = Plan.from_json(job.plan).steps[fan.place]
     try:
         if fan.items_made < (fan.items_total or 0):
-            fanouts.write_batch(job, fan, planned, announced_agents())
+            fanouts.write_batch(job, fan, planned, scenes.announced_agents())
     except SagError as error:
         _fail_fan_out(job, fan, Failure(kind=ErrorKind.PERMANENT, code=error.code, message=error.message))
         return
     _see_to_items(job, fan, planned)
     if fan.state == StepState.COMPLETED:
         move_on(job)
-
-
-@in_transaction
-def heal(job_id: uuid.UUID) -> bool:
-    """Set a stranded job moving again: its counters, its held steps, its next move. False when it is not stranded."""
-    job = transitions.lock(job_id, unless_locked=True)
-    if job is None or not Job.objects.filter(pk=job_id).stranded().exists():
-        return False
-    steps = list(Step.objects.filter(Q(parent__isnull=True) | Q(releases__len__gt=0), job=job))
-    ended = {step.seq for step in steps if step.released_at is not None}
-    counts: dict[int, int] = {}
-    for step in steps:
-        if step.state == StepState.NOT_STARTED:
-            unfinished = sum(step.seq in other.releases for other in steps if other.seq not in ended)
-            if unfinished != step.waiting_for:
-                counts[step.pk] = unfinished
-    if counts:
-        transitions.recount(job, counts)
-    if job.stopping_at is None:
-        transitions.let_go(job)
-    ring_for_ready(job)
-    move_on(job)
-    return True
-
-
-# --- what the supervisor decided -------------------------------------------------------------------------------------
-
-
-def give_up(job: Job, step: Step, remedy: Remedy, *, reason: str) -> None:
-    """A step of a locked job will not succeed. What that means for its job is the remedy."""
-    if step.parent_id is not None and step.role == Role.FORWARD and remedy != Remedy.ESCALATE:
-        _give_up_item(job, step, reason=reason)
-        return
-    transitions.decide_remedy(job, step, remedy, actor="supervisor", reason=reason)
-    if remedy in transitions.COUNTED_OFF:
-        if step.is_fan_out:
-            leave_items(job, step, reason=f"{step.name} failed, and the job goes on without it.")
-        go_on_behind(job, step)
-        ring_for_ready(job)
-    elif remedy == Remedy.COMPENSATE:
-        detail = f"{step.address}: {step.error_message}"
-        if job.stopping_at is None:
-            transitions.stop(job, reason=Reason.STEP_FAILED, detail=detail, undo=True, actor="supervisor")
-        move_on(job)
-    elif step.role != Role.FORWARD:  # an undo: a person is told; the undo of other steps goes on
-        go_on_behind(job, step)
-        ring_for_ready(job)
-
-
-def _give_up_item(job: Job, item: Step, *, reason: str) -> None:
-    """Tolerated, or one too many: then the fan-out itself fails."""
-    fan = _fan_of(item)
-    room = fan.items_failed < fanouts.tolerated(Plan.from_json(job.plan).steps[fan.place], fan.items_total or 0)
-    remedy = Remedy.IGNORE if room else Remedy.COMPENSATE
-    transitions.decide_remedy(job, item, remedy, actor="supervisor", reason=reason)
-    go_on_behind(job, item)
-    ring_for_ready(job)
-
-
-@in_transaction
-def pass_deadline(job_id: uuid.UUID) -> bool | None:
-    """The time of a job as a whole is over: stop it, and undo it where that is still possible. None when it is locked."""
-    job = transitions.lock(job_id, unless_locked=True)
-    if job is None:
-        return None
-    if not Job.objects.filter(pk=job_id).past_deadline().exists():
-        return False
-    if job.paused_at is not None:
-        transitions.resume(job, actor="supervisor", reason="Its deadline lifts the pause.")
-        send_to_children(job)
-    undo = compensation.pivot_passed(Plan.from_json(job.plan), _timeline(job)) is None
-    detail = f"It did not end by {job.deadline:%Y-%m-%d %H:%M:%S} UTC, its deadline."
-    transitions.stop(job, reason=Reason.DEADLINE, detail=detail, undo=undo, actor="supervisor")
-    move_on(job)
-    return True
-
-
-@in_transaction
-def wait_is_over(step_id: int) -> bool | None:
-    """What a step without a lease waited for is here (a time), or did not come in time (a signal, a callback)."""
-    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
-    job = transitions.lock(job_id, unless_locked=True) if job_id else None
-    if job is None:
-        return None
-    step = Step.objects.due().filter(pk=step_id).first()
-    if step is None or (job.paused_at is not None and step.kind == StepKind.TIMER):
-        return False
-    if step.kind == StepKind.TIMER:
-        transitions.complete(job, step, result=None, actor="scheduler", settled_by=SettledBy.TIMER)
-        go_on_behind(job, step)
-        ring_for_ready(job)
-        return True
-    if step.kind == StepKind.SIGNAL:
-        said, code = f"No signal {step.name} came in time.", "signal_timeout"
-    else:
-        said, code = "No callback came in time.", transitions.CALLBACK_TIMEOUT
-    expired = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=step.kind == StepKind.CALL)
-    transitions.wait_ended_badly(job, step, expired, actor="supervisor")
-    after_failure(job, step)
-    return True
-
-
-@in_transaction
-def refuse_parked(step_id: int) -> bool | None:
-    """A step's service was away for longer than it may be parked."""
-    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
-    job = transitions.lock(job_id, unless_locked=True) if job_id else None
-    if job is None:
-        return None
-    step = Step.objects.filter(pk=step_id, state=StepState.NOT_STARTED, parked=True).first()
-    if step is None:
-        return False
-    said = f"The service of agent {step.agent} was away for longer than a step may be parked."
-    transitions.refuse(
-        job,
-        step,
-        Failure(kind=ErrorKind.EXPIRED_WAITING, code="park_timeout", message=said),
-        actor="supervisor",
-    )
-    after_failure(job, step)
-    return True
-
-
-@in_transaction
-def refuse_queued(step_id: int) -> bool | None:
-    """Nobody took a ready step within its queue time-out."""
-    job_id = Step.objects.filter(pk=step_id).values_list("job_id", flat=True).first()
-    job = transitions.lock(job_id, unless_locked=True) if job_id else None
-    if job is None:
-        return None
-    step = Step.objects.queued_too_long().ready().filter(pk=step_id).first()
-    if step is None:
-        return False
-    if step.rings == 0:
-        transitions.note_rings([step])  # nobody was rung for it yet: this is when it is first seen
-        return False
-    said = f'No worker of queue "{step.queue}" took {step.address} within {step.queue_timeout}.'
-    transitions.refuse(
-        job,
-        step,
-        Failure(kind=ErrorKind.EXPIRED_WAITING, code="queue_timeout", message=said),
-        actor="supervisor",
-    )
-    after_failure(job, step)
-    return True
-
-
-# --- reading under the lock ------------------------------------------------------------------------------------------
-
-
-def announced_agents() -> dict[str, Agent]:
-    return {agent.name: agent for agent in Agent.objects.all()}
-
-
-def _locked(job_id: uuid.UUID, step_id: int) -> tuple[Job, Step]:
-    job = transitions.lock(job_id)
-    if job is None:
-        raise NotFound(f"There is no job {job_id}.")
-    return job, Step.objects.get(pk=step_id, job=job)
 
 
 def ring_for_ready(job: Job) -> list[tuple[int, str]]:

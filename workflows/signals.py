@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from django.conf import settings
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, PermissionsMixin
 from django.core.signing import b62_decode, b62_encode
 from django.utils.crypto import salted_hmac
 
-from workflows import gates, scheduler, transitions
+from workflows import doubts, gates, scheduler, transitions
 from workflows.exceptions import InvalidInput, NotAllowed, NotFound, WrongState
 from workflows.models import Attempt, Job, Signal, Step
 from workflows.plans.json_values import plain
@@ -33,7 +34,7 @@ _SALT = "sag.callback"
 def send(job_id: Any, name: str, payload: Any, *, actor: str, names: Collection[str] | None = None) -> Signal:
     """Deliver a signal to a job. Its `outcome` says what became of it: taken, kept for later, or lost to an earlier one.
 
-    `names`: what the sender is called among approvers, "ada" and "group:operators"; None where nobody is to be asked.
+    `names`: what the sender is called among approvers (`names_of`); None where nobody is to be asked.
     Raises NotFound, WrongState once the job has ended, NotAllowed, InvalidInput.
     """
     job = transitions.lock(job_id)
@@ -44,7 +45,7 @@ def send(job_id: Any, name: str, payload: Any, *, actor: str, names: Collection[
     if planned.approvers and names is not None and not set(planned.approvers) & set(names):
         raise NotAllowed(f"{name} is decided by {', '.join(planned.approvers)}, not by {actor}.")
     step = Step.objects.of_plan().get(job=job, name=name)
-    if job.is_terminal or job.state != JobState.RUNNING or job.stopping_at is not None:
+    if job.state != JobState.RUNNING or job.stopping_at is not None:
         state = "stopping" if job.stopping_at else job.state
         raise WrongState(f"The job is {state}; it waits for no signal.", state=job.state, allowed=[])
     if step.state == StepState.RUNNING:
@@ -62,6 +63,12 @@ def send(job_id: Any, name: str, payload: Any, *, actor: str, names: Collection[
     return transitions.keep_signal(
         job, name=name, payload=payload, actor=actor, outcome=Signal.Outcome.LOST, reason=reason
     )
+
+
+def names_of(user: AbstractBaseUser | AnonymousUser) -> set[str]:
+    """What somebody is called among approvers: by name, and by each group."""
+    groups = user.groups.values_list("name", flat=True) if isinstance(user, PermissionsMixin) else ()
+    return {user.get_username(), *(f"group:{name}" for name in groups)}
 
 
 def _planned(job: Job, name: str) -> PlanStep:
@@ -177,7 +184,7 @@ def _call_back(step_id: int, result: Any, failure: Failure | None) -> CalledBack
 def _ignored(job: Job, step: Step, result: Any, failure: Failure | None) -> CalledBack:
     """Late or doubled: recorded, and without effect on the step. An effect behind a finished undo is undone once more."""
     if failure is None and step.state != StepState.COMPLETED and step.attempt > 0:
-        scheduler.hear_late_word(
+        doubts.hear_late_word(
             job, step, number=step.attempt, outcome=Outcome.COMPLETED, result=result, message="by callback"
         )
     else:

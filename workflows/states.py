@@ -26,6 +26,9 @@ class StepState(TextChoices):
     SKIPPED = "Skipped"
 
 
+UNENDED = (StepState.NOT_STARTED, StepState.RUNNING)
+
+
 class StepKind(TextChoices):
     """What has to happen for a step to be done: a worker calls, a time comes, a signal comes, another job ends."""
 

@@ -19,6 +19,7 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F, JSONField, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce, Greatest
 from psycopg.errors import DeadlockDetected, SerializationFailure
+from psycopg.sql import SQL, Identifier
 from psycopg.types.json import Jsonb
 
 from workflows import statements
@@ -52,6 +53,13 @@ CALLBACK_TIMEOUT = "callback_timeout"
 
 # A failed step with one of these remedies is done with: the job goes on without it.
 COUNTED_OFF = (Remedy.IGNORE, Remedy.OTHERWISE)
+
+_FORGET_EVENTS = SQL("""
+DELETE FROM {partition} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {partition}
+    WHERE job_id = ANY (%s) AND job_id <> ALL (ARRAY(SELECT id FROM sag_workflows_job WHERE id = ANY (%s)))
+    LIMIT %s))
+""")
 
 _TRIES_AFTER_DEADLOCK = 5
 _NO_LEASE: dict[str, Any] = {"token": None, "complete_by": None, "deadline": None}
@@ -321,13 +329,17 @@ def heartbeat(held: Mapping[uuid.UUID, tuple[int, str | None]]) -> Beat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """Why an attempt failed. `in_doubt`: the other side may have done it. `retry_after`: seconds, as it asked for."""
+    """Why an attempt failed. `in_doubt`: the other side may have done it. `retry_after`: seconds, as it asked for.
+
+    `frame`: where an exception that nobody expected was raised.
+    """
 
     kind: str
     code: str
     message: str
     in_doubt: bool = False
     retry_after: float | None = None
+    frame: str = ""
 
 
 def open_waiting(job: Job, step: Step, *, until: datetime | None, data: dict[str, Any] | None = None) -> None:
@@ -1128,7 +1140,10 @@ def forget_workers(before: datetime) -> None:
 
 @in_transaction
 def prune(jobs: Sequence[uuid.UUID]) -> int:
-    """Delete ended jobs with all that belongs to them, unless one was taken up again meanwhile. How many."""
+    """Delete ended jobs with all that belongs to them, unless one was taken up again meanwhile. How many.
+
+    All but their events, which nobody finds any more, and which go later, a week at once (`history.drop`).
+    """
     ended = Job.objects.filter(pk__in=jobs, state__in=TERMINAL_JOB_STATES).select_for_update(skip_locked=True)
     found = list(ended.values_list("pk", flat=True))
     steps = Step.objects.filter(job__in=found)
@@ -1136,13 +1151,20 @@ def prune(jobs: Sequence[uuid.UUID]) -> int:
     for rows in (
         Attempt.objects.filter(step__in=steps),
         Once.objects.filter(step__in=steps),
-        Event.objects.filter(job__in=found),
         Signal.objects.filter(job__in=found),
         steps,
         Job.objects.filter(pk__in=found),
     ):
         rows._raw_delete(rows.db)
     return len(found)
+
+
+def forget_events(partition: str, jobs: Sequence[uuid.UUID], limit: int) -> int:
+    """Delete, from one partition of the history, events of those of these jobs that are no more: `limit` at most. How many."""
+    with connection.cursor() as cursor:
+        cursor.execute(_FORGET_EVENTS.format(partition=Identifier(partition)), [list(jobs), list(jobs), limit])
+        forgotten: int = cursor.rowcount
+    return forgotten
 
 
 # --- doorbells -------------------------------------------------------------------------------------------------------
@@ -1187,6 +1209,7 @@ def _fail_running(
         error_kind=failure.kind,
         error_code=failure.code,
         error_message=failure.message,
+        error_frame=failure.frame,
         in_doubt=failure.in_doubt,
     )
     _move_step(

@@ -48,6 +48,9 @@ class Workflow(metaclass=WorkflowType):
     schedule: ClassVar[Recurring | None] = None
     """When jobs are started by themselves, without input; None: when somebody starts them."""
 
+    runbook: ClassVar[str | None] = None
+    """The address of a page that says what to do when its jobs need a person."""
+
     name: ClassVar[str]
     plan: ClassVar[Plan]
 

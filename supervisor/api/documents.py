@@ -1,13 +1,23 @@
 """What the API answers about the supervisor's own record."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Self
 
 from pydantic import Field
 
-from supervisor import storms
-from supervisor.models import Incident, Sweep
-from workflows.api.documents import Document, Page
+from supervisor import needs, storms
+from supervisor.advice import recommended
+from supervisor.models import Case, Incident, Need, Note, Sweep
+from workflows import explanations
+from workflows.allowed import job_verbs
+from workflows.api.documents import JOBS, Document, Links, Page, links_of
+from workflows.explanations import Circumstances
+from workflows.models import Job, Step
+from workflows.states import JobState
+
+ATTENTION = "/api/v1/attention"
+MOST_NOTES = 100
 
 
 class SweepDocument(Document):
@@ -79,6 +89,133 @@ class IncidentDocument(Document):
             acknowledged_by=incident.acknowledged_by or None,
             waiting=waiting,
         )
+
+
+class AttentionDocument(Document):
+    """A job that the machine may not go on with alone."""
+
+    job: str
+    workflow: str
+    state: JobState
+    reasons: list[str]
+    since: datetime
+    cause: str | None = Field(
+        description="The id of the cause that it is grouped under, the oldest of several; null until the next look."
+    )
+    verbs: list[str] = Field(description="What may be asked of the job now; each step has its own.")
+    links: Links
+
+    @classmethod
+    def of(cls, job: Job, steps: Sequence[Step], known: Circumstances, cases: Sequence[Case]) -> Self:
+        own = explanations.needs_person(job, steps, known)
+        return cls(
+            job=str(job.pk),
+            workflow=job.workflow,
+            state=JobState(job.state),
+            reasons=needs.reasons(own, cases),
+            since=needs.since(own, explanations.needs_person_since(job, steps, known), cases),
+            cause=str(cases[0].need_id) if cases else None,
+            verbs=job_verbs(job),
+            links=Links(**links_of(job, JOBS)),
+        )
+
+
+class CauseLinks(Document):
+    """Where to go from here."""
+
+    self: str
+    jobs: str = Field(description="The jobs that stand there for it.")
+    runbook: str | None = Field(description="The page that says what to do: the agent's own, else the workflow's.")
+
+
+class CauseDocument(Document):
+    """One cause for which jobs stand in front of a person: it closes by itself once none of them does any more."""
+
+    id: str
+    kind: Need.Kind
+    cause: str = Field(description="One sentence: where, and why, without what differs from job to job.")
+    recommended: str = Field(description="What to do about it, in words.")
+    workflow: str | None
+    step: str | None
+    agent: str | None
+    code: str | None
+    frame: str | None = Field(description="Where the agent's own code raised what nobody expected.")
+    jobs: int = Field(
+        description="How many stand there; of jobs without a worker no more than 1,000 a queue are counted."
+    )
+    since: datetime = Field(description="Since when the first of them does.")
+    examples: list[str] = Field(description="Some of the jobs.")
+    opened_at: datetime
+    closed_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    assignee: str | None
+    snoozed_until: datetime | None
+    links: CauseLinks
+
+    @classmethod
+    def of(cls, need: Need, runbooks: dict[int, str]) -> Self:
+        return cls(**_fields_of(need, runbooks))
+
+
+class NoteDocument(Document):
+    """What somebody did about a cause, or wrote down."""
+
+    author: str
+    did: str | None = Field(description="Null for a mere note.")
+    text: str
+    at: datetime
+
+    @classmethod
+    def of(cls, note: Note) -> Self:
+        return cls(author=note.author, did=note.did or None, text=note.text, at=note.at)
+
+
+class CauseWithNotes(CauseDocument):
+    """The same, with what was done about it: the last 100 notes, oldest first."""
+
+    notes: list[NoteDocument]
+
+    @classmethod
+    def of(cls, need: Need, runbooks: dict[int, str]) -> Self:
+        last = need.notes.order_by("-id")[:MOST_NOTES]
+        return cls(**_fields_of(need, runbooks), notes=[NoteDocument.of(note) for note in reversed(last)])
+
+
+def _fields_of(need: Need, runbooks: dict[int, str]) -> dict[str, Any]:
+    return {
+        "id": str(need.pk),
+        "kind": Need.Kind(need.kind),
+        "cause": need.cause,
+        "recommended": recommended(need.kind, code=need.code, error_kind=need.error_kind, frame=need.frame),
+        "workflow": need.workflow or None,
+        "step": need.step or None,
+        "agent": need.agent or None,
+        "code": need.code or None,
+        "frame": need.frame or None,
+        "jobs": need.jobs,
+        "since": need.since,
+        "examples": need.examples,
+        "opened_at": need.opened_at,
+        "closed_at": need.closed_at,
+        "acknowledged_at": need.acknowledged_at,
+        "acknowledged_by": need.acknowledged_by or None,
+        "assignee": need.assignee or None,
+        "snoozed_until": need.snoozed_until,
+        "links": CauseLinks(
+            self=f"{ATTENTION}/causes/{need.pk}",
+            jobs=f"{ATTENTION}?cause={need.pk}",
+            runbook=runbooks.get(need.pk),
+        ),
+    }
+
+
+class AttentionPage(Page):
+    results: list[AttentionDocument]
+
+
+class CausePage(Page):
+    results: list[CauseDocument]
 
 
 class SweepPage(Page):

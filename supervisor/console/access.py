@@ -45,12 +45,6 @@ def actor(request: HttpRequest) -> str:
     return f"operator:{cast(User, request.user).get_username()}"
 
 
-def names_of(user: AbstractBaseUser | AnonymousUser) -> frozenset[str]:
-    """What a person is called among approvers: by name, and by each group."""
-    groups = user.groups.values_list("name", flat=True) if isinstance(user, User) else ()
-    return frozenset({user.get_username(), *(f"group:{name}" for name in groups)})
-
-
 def _signed_in(view: View) -> View:
     @wraps(view)
     def look(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:

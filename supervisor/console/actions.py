@@ -17,7 +17,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django_htmx.http import HttpResponseClientRedirect
 
-from supervisor.console.access import actor, names_of, operator
+from supervisor.console.access import actor, operator
 from supervisor.console.views import items_context, job_context, undo_context
 from workflows import signals, verbs
 from workflows.exceptions import (
@@ -31,6 +31,7 @@ from workflows.exceptions import (
 )
 from workflows.models import Job, Signal
 from workflows.plans.json_values import plain
+from workflows.undo import compensate
 
 Verb = Callable[..., Any]
 
@@ -70,7 +71,7 @@ def job_compensation(request: HttpRequest, job_id: uuid.UUID) -> HttpResponse:
     if not digest:
         return HttpResponseBadRequest("The field “digest”, which stands for what was shown, is missing.")
     try:
-        verbs.compensate(
+        compensate(
             job_id, digest=digest, down_to=down_to or None, actor=actor(request), reason=_text(request, "reason")
         )
     except NotFound as error:
@@ -94,7 +95,7 @@ def job_signal(request: HttpRequest, job_id: uuid.UUID, name: str) -> HttpRespon
         if decision:
             payload = {"approved": decision == "approve", "reason": reason}
         _check_step_seen(job_id, name, seen)
-        signal = signals.send(job_id, name, payload, actor=actor, names=names_of(request.user))
+        signal = signals.send(job_id, name, payload, actor=actor, names=signals.names_of(request.user))
         if signal.outcome == Signal.Outcome.LOST:
             raise WrongState(f"An earlier word for {name} came first; this one is only kept in the history.")
 

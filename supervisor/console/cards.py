@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from supervisor.console import words
-from workflows import explanations, verbs
+from workflows import explanations
+from workflows.allowed import step_verbs
 from workflows.explanations import Circumstances
 from workflows.models import Attempt, Job, Signal, Step
 from workflows.plans.plan import Plan, PlanStep
@@ -199,7 +200,7 @@ def _verbs(job: Job, step: Step, asked: dict[tuple[Any, ...], list[str]]) -> lis
         *(step.attempt > 0, explanations.in_doubt(step)),
     )
     if like not in asked:
-        asked[like] = verbs.step_verbs(job, step)
+        asked[like] = step_verbs(job, step)
     return asked[like]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
-from django.db.models import Q
 from django.http import QueryDict
 
+from supervisor import needs
+from supervisor.models import Case
 from workflows.models import Job
 from workflows.querysets import JobQuerySet
 from workflows.states import JobState
@@ -21,7 +21,8 @@ WORDS = {**{state.value: state.value for state in JobState}, FAILING: "Failing",
 
 @dataclass(frozen=True, kw_only=True)
 class Filters:
-    """Jobs in any of `states` (stored states and the words above), of one workflow, with this exact id or key.
+    """Jobs in any of `states` (stored states and the words above), of one workflow, with this exact id or key, that stand in
+    front of a person for one `cause`.
 
     `unknown` holds what the URL asked for and nobody understands.
     """
@@ -29,6 +30,7 @@ class Filters:
     states: tuple[str, ...] = ()
     workflow: str = ""
     q: str = ""
+    cause: str = ""
     unknown: tuple[str, ...] = ()
 
     @classmethod
@@ -38,6 +40,7 @@ class Filters:
             states=tuple(word for word in WORDS if word in asked),
             workflow=query.get("workflow", "").strip(),
             q=query.get("q", "").strip(),
+            cause=_row_id(query.get("cause", "")),
             unknown=tuple(word for word in asked if word not in WORDS),
         )
 
@@ -53,12 +56,16 @@ class Filters:
     def query(self) -> str:
         """As a URL's query, without the question mark; empty when nothing is filtered."""
         pairs = [("state", word) for word in self.states]
-        pairs += [(name, value) for name, value in (("workflow", self.workflow), ("q", self.q)) if value]
+        pairs += [
+            (name, value)
+            for name, value in (("workflow", self.workflow), ("q", self.q), ("cause", self.cause))
+            if value
+        ]
         return urlencode(pairs)
 
     @property
     def active(self) -> bool:
-        return bool(self.states or self.workflow or self.q)
+        return bool(self.states or self.workflow or self.q or self.cause)
 
     def toggled(self, word: str) -> Filters:
         """With this state added, or taken away."""
@@ -76,14 +83,16 @@ class Filters:
         if self.workflow:
             jobs = jobs.filter(workflow=self.workflow)
         if self.q:
-            jobs = jobs.filter(_exactly(self.q))
+            jobs = jobs.called(self.q)
+        if self.cause:
+            jobs = jobs.filter(pk__in=Case.objects.filter(need_id=int(self.cause)).values("job_id"))
         return jobs
 
     def _in_states(self, jobs: JobQuerySet) -> JobQuerySet:
         stored = [word for word in self.states if word in JobState.values]
         parts: list[JobQuerySet] = [jobs.filter(state__in=stored)] if stored else []
         if NEEDS_PERSON in self.states:
-            parts.append(jobs.needs_person())
+            parts.append(needs.jobs(jobs))
         if FAILING in self.states:
             parts.append(jobs.failing())
         return _any_of(parts)
@@ -96,12 +105,8 @@ def _any_of(parts: Iterable[JobQuerySet]) -> JobQuerySet:
     return first
 
 
-def _exactly(text: str) -> Q:
-    """The job with this id, or those with this key."""
-    try:
-        return Q(pk=uuid.UUID(text)) | Q(key=text)
-    except ValueError:
-        return Q(key=text)
+def _row_id(text: str) -> str:
+    return text if text.isascii() and text.isdigit() and len(text) < 19 else ""
 
 
 def jobs_in(word: str) -> JobQuerySet:

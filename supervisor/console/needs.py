@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from supervisor import needs
 from supervisor.console.filters import NEEDS_PERSON, jobs_in
-from supervisor.console.pages import Cursor
 from workflows import explanations
 from workflows.models import Job, Step
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class InNeed:
     """One job in need."""
 
     job: Job
@@ -22,19 +22,24 @@ class Need:
     since: datetime
 
 
-def newest(limit: int, older_than: Cursor | None = None) -> list[Need]:
+def newest(limit: int) -> list[InNeed]:
     """The newest jobs that need a person."""
-    jobs = jobs_in(NEEDS_PERSON).newest_first()
-    needy = list((jobs.filter(older_than.older) if older_than else jobs)[:limit])
-    steps: dict[uuid.UUID, list[Step]] = {job.pk: [] for job in needy}
-    for step in Step.objects.filter(job__in=needy).for_documents():
+    return told(list(jobs_in(NEEDS_PERSON).newest_first()[:limit]))
+
+
+def told(jobs: Sequence[Job]) -> list[InNeed]:
+    """These jobs with why and since when they need a person; without reasons where they do not any more."""
+    steps: dict[uuid.UUID, list[Step]] = {job.pk: [] for job in jobs}
+    for step in Step.objects.filter(job__in=jobs).for_documents():
         steps[step.job_id].append(step)
-    known = explanations.around(needy, [step for rows in steps.values() for step in rows])
-    return [
-        Need(
-            job=job,
-            reasons=explanations.needs_person(job, steps[job.pk], known),
-            since=explanations.needs_person_since(job, steps[job.pk], known),
+    known = explanations.around(jobs, [step for rows in steps.values() for step in rows])
+    cases = needs.cases_of(steps)
+    found = []
+    for job in jobs:
+        own = explanations.needs_person(job, steps[job.pk], known)
+        own_since = explanations.needs_person_since(job, steps[job.pk], known)
+        of_job = cases.get(job.pk, [])
+        found.append(
+            InNeed(job=job, reasons=needs.reasons(own, of_job), since=needs.since(own, own_since, of_job)),
         )
-        for job in needy
-    ]
+    return found

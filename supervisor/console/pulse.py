@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from django.db.models import Min
 
 from supervisor.console.filters import NEEDS_PERSON, WORDS, jobs_in
-from supervisor.health import SWEEPS_MISSED
-from supervisor.models import Sweep
-from workflows.conf import conf
+from supervisor.health import WAITS_TOO_LONG, is_silent, swept_at
 from workflows.models import Step, Tick
 from workflows.querysets import JobQuerySet
 
 COUNTED = 1000
-_WAITS_TOO_LONG = timedelta(seconds=30)
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,11 @@ class Pulse:
         found = []
         if self.swept_at is None:
             found.append("The supervisor has not swept yet: nothing that got stuck would be found.")
-        elif self.now - self.swept_at > timedelta(seconds=SWEEPS_MISSED * conf.sweep):
+        elif is_silent(self.swept_at, self.now):
             found.append(
                 "The supervisor is silent: what gets stuck now is not found. See that supervisor and beat run."
             )
-        if self.waiting_since is not None and self.now - self.waiting_since > _WAITS_TOO_LONG:
+        if self.waiting_since is not None and self.now - self.waiting_since > WAITS_TOO_LONG:
             found.append("Ready steps are waiting and no worker takes them. See that the agents run.")
         return found
 
@@ -67,11 +64,6 @@ def take(now: datetime) -> Pulse:
     return Pulse(
         now=now, swept_at=swept_at(), waiting_since=_oldest_ready(), ticked_at=_last_tick(), counts=state_counts()
     )
-
-
-def swept_at() -> datetime | None:
-    """When the supervisor last looked."""
-    return Sweep.objects.order_by("-finished_at").values_list("finished_at", flat=True).first()
 
 
 def state_counts() -> dict[str, Count]:

@@ -1,14 +1,11 @@
 """The supervisor's own record: its last sweeps, what they found and did, and what they could not handle."""
 
-from datetime import timedelta
-
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from supervisor.console import pulse
+from supervisor import health
 from supervisor.console.access import reader
-from supervisor.health import SWEEPS_MISSED
 from supervisor.models import Sweep
 from workflows.clock import now
 from workflows.conf import conf
@@ -28,12 +25,11 @@ def sweeps(request: HttpRequest) -> HttpResponse:
     if after.isascii() and after.isdigit() and len(after) < 19:
         rows = rows.filter(pk__lt=int(after))
     found = list(rows[: SIZE + 1])
-    present, swept_at = now(), pulse.swept_at()
-    late = timedelta(seconds=SWEEPS_MISSED * conf.sweep)
+    present, swept_at = now(), health.swept_at()
     context = {
         "now": present,
         "swept_at": swept_at,
-        "silent": swept_at is None or present - swept_at > late,
+        "silent": health.is_silent(swept_at, present),
         "interval": conf.sweep,
         "sweeps": found[:SIZE],
         "older": found[SIZE - 1].pk if len(found) > SIZE else None,

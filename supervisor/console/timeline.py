@@ -12,7 +12,8 @@ from django.db.models import Count, Max, Q
 from django.http import Http404
 
 from supervisor.console.cards import StepView, cards, surroundings
-from workflows import compensation, explanations, verbs
+from workflows import compensation, explanations
+from workflows.allowed import job_verbs
 from workflows.clock import SagNow, now
 from workflows.explanations import Circumstances
 from workflows.models import Event, Job, Step
@@ -102,7 +103,7 @@ def view_of(job_id: uuid.UUID, mark: Mark | None = None) -> JobView:
     plan = Plan.from_json(job.plan)
     steps = _of_job(job, Step.objects.filter(job=job).for_documents())
     replaced = _replaced(job) if any(step.generation > 1 for step in steps) else []
-    pivot, allowed = compensation.pivot_passed(plan, steps), verbs.job_verbs(job)
+    pivot, allowed = compensation.pivot_passed(plan, steps), job_verbs(job)
     undoable = pivot is None and "compensation" in allowed
     known = explanations.around([job], [*steps, *replaced])
     needy_items = _of_job(job, known.in_need[job.pk].first) if job.pk in known.in_need else []

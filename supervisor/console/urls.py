@@ -2,13 +2,23 @@
 
 from django.urls import path
 
-from supervisor.console import actions, agents, login, schedules, sweeps, views
+from supervisor.console import actions, agents, attention, login, schedules, sweeps, views
 
 urlpatterns = [
     path("", views.overview, name="overview"),
     path("login/", login.login, name="login"),
     path("logout/", login.logout, name="logout"),
-    path("attention/", views.attention, name="attention"),
+    path("attention/", attention.attention, name="attention"),
+    path("attention/<int:cause_id>/acknowledgement", attention.cause_acknowledgement, name="cause-acknowledgement"),
+    path("attention/<int:cause_id>/assignment", attention.cause_assignment, name="cause-assignment"),
+    path("attention/<int:cause_id>/snooze", attention.cause_snooze, name="cause-snooze"),
+    path("attention/<int:cause_id>/notes", attention.cause_notes, name="cause-notes"),
+    path("attention/<int:cause_id>/retries", attention.cause_retries, name="cause-retries"),
+    path(
+        "incidents/<int:incident_id>/acknowledgement",
+        attention.incident_acknowledgement,
+        name="incident-acknowledgement",
+    ),
     path("agents/", agents.agents, name="agents"),
     path("agents/<str:name>/trial", agents.agent_trial, name="agent-trial"),
     path("agents/<str:name>/resumption", agents.agent_resumption, name="agent-resumption"),

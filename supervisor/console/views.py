@@ -1,4 +1,4 @@
-"""The pages: is it healthy, who is needed, the jobs, one job with the part that follows it, its items, its undo."""
+"""The pages: is it healthy, the jobs, one job with the part that follows it, its items, its undo."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,21 +9,24 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django_htmx.http import HTMX_STOP_POLLING
 
+from supervisor import needs as needing
 from supervisor.console import incidents, items, needs, pulse, timeline
-from supervisor.console.access import is_operator, names_of, reader
+from supervisor.console.access import is_operator, reader
 from supervisor.console.cards import StepView
 from supervisor.console.filters import WORDS, Filters
-from supervisor.console.pages import Cursor, page, with_steps
-from workflows import verbs
+from supervisor.console.pages import page, with_steps
+from supervisor.models import Need
+from workflows import signals
+from workflows.allowed import job_verbs
 from workflows.clock import now
 from workflows.exceptions import NotFound
 from workflows.models import Job
 from workflows.plans import registry
+from workflows.undo import preview
 
 NEWEST = 12
 OUTAGES = 3
 IN_NEED = 10
-IN_NEED_ON_A_PAGE = 50
 SHOWN_OF_AN_UNDO = 200
 
 
@@ -45,16 +48,6 @@ def overview(request: HttpRequest) -> HttpResponse:
 
 
 @reader
-def attention(request: HttpRequest) -> HttpResponse:
-    """Everything that waits for a person's decision, newest job first."""
-    found = needs.newest(IN_NEED_ON_A_PAGE + 1, Cursor.parse(request.GET.get("after", "")))
-    shown = found[:IN_NEED_ON_A_PAGE]
-    older = Cursor.of(shown[-1].job) if len(found) > len(shown) else None
-    context = {"now": now(), "needs": shown, "older": older, "swept_at": pulse.swept_at()}
-    return render(request, "console/attention.html", context)
-
-
-@reader
 def jobs(request: HttpRequest) -> HttpResponse:
     """The list. Filters and place are in the URL."""
     filters = Filters.read(request.GET)
@@ -63,9 +56,10 @@ def jobs(request: HttpRequest) -> HttpResponse:
     context = {
         "now": now(),
         "filters": filters,
+        "cause": Need.objects.filter(pk=int(filters.cause)).first() if filters.cause else None,
         "page": found,
         "jobs": found.jobs,
-        "needy": set(Job.objects.filter(pk__in=ids).needs_person().values_list("pk", flat=True)),
+        "needy": set(needing.jobs(Job.objects.filter(pk__in=ids)).values_list("pk", flat=True)),
         "chips": _chips(filters),
         "workflows": sorted({workflow.name for workflow in registry.all()} | {filters.workflow} - {""}),
     }
@@ -108,10 +102,13 @@ def job_context(request: HttpRequest, job_id: uuid.UUID, mark: timeline.Mark | N
     """What the job page's templates need. `list_query`: the filters of the list that the reader came from."""
     view = timeline.view_of(job_id, mark)
     list_query = _list_query(request)
+    cases = needing.cases_of([job_id]).get(job_id, [])
     return {
         "view": view,
         "job": view.job,
         "now": view.now,
+        "reasons": needing.reasons(view.needs_person, cases),
+        "causes": [case.need for case in cases],
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         **_rights(request, view.forward),
@@ -152,7 +149,7 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
     """What the templates of the undo's page need, or Http404."""
     present = now()
     try:
-        preview = verbs.preview(job_id, down_to=down_to or None)
+        undoing = preview(job_id, down_to=down_to or None)
     except NotFound as error:
         raise Http404(error.message) from error
     job = Job.objects.get(pk=job_id)
@@ -160,10 +157,10 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
     return {
         "job": job,
         "now": present,
-        "preview": preview,
-        "calls": preview.steps[:SHOWN_OF_AN_UNDO],
-        "more_calls": len(preview.steps) - SHOWN_OF_AN_UNDO,
-        "allowed": "compensation" in verbs.job_verbs(job) and preview.pivot is None,
+        "preview": undoing,
+        "calls": undoing.steps[:SHOWN_OF_AN_UNDO],
+        "more_calls": len(undoing.steps) - SHOWN_OF_AN_UNDO,
+        "allowed": "compensation" in job_verbs(job) and undoing.pivot is None,
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",
         "may_act": is_operator(request.user),
@@ -177,7 +174,7 @@ def _list_query(request: HttpRequest) -> str:
 def _rights(request: HttpRequest, cards: Sequence[StepView]) -> dict[str, Any]:
     """Whether the reader may push buttons, and which approvals are not the reader's to give."""
     named = [card for card in cards if card.takes_signal and card.planned.approvers]
-    called = names_of(request.user) if named else frozenset()
+    called = signals.names_of(request.user) if named else set()
     return {
         "may_act": is_operator(request.user),
         "not_theirs": {card.step.pk for card in named if not called & set(card.planned.approvers)},

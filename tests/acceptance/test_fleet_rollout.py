@@ -61,7 +61,7 @@ def test_two_hundred_hosts_get_the_release_once_a_person_has_approved(system: Ru
 
 def test_an_approval_that_comes_before_its_time_is_kept(system: RunningSystem, fleet: Fleet) -> None:
     with Jobs(system) as jobs:
-        job = rollout(jobs, hosts=HOSTS[:12], soak_seconds=2)
+        job = rollout(jobs, hosts=HOSTS[:12], soak_seconds=4)
         assert approve(jobs, job) == "kept"
         assert jobs.finish(job)["state"] == "Completed"
         assert jobs.step(job, "approval")["result"] == {"approved": True, "reason": "The canary sings."}

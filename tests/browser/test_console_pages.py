@@ -1,13 +1,17 @@
 """Every page in a browser: hostile data executes nothing, a phone needs no sideways scrolling, light and dark differ."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Dialog, Page, Request, expect
 
+from supervisor import needs
+from supervisor.models import Need
 from tests import console_data as data
 from tests.integration.test_console_escaping import hostile_job
+from workflows.clock import now
 from workflows.models import Agent
 
 
@@ -55,6 +59,8 @@ def test_no_page_is_wider_than_the_screen(operator_page: Page, site: str, width:
     data.failing("short")
     fan, every_kind = data.rollout(30), data.showcase()
     data.fail(fan, "deploy:0", long)
+    needs.note_needs()
+    needs.add_note(Need.objects.get().pk, long, actor=f"client:{long}")
     operator_page.set_viewport_size({"width": width, "height": 800})
     for address in [*addresses(job.pk), f"/jobs/{every_kind.pk}", f"/jobs/{fan.pk}", f"/jobs/{fan.pk}/steps/deploy/"]:
         operator_page.goto(site + address)
@@ -76,6 +82,30 @@ def test_on_a_phone_the_dialog_fits_and_its_buttons_can_be_reached(operator_page
     assert box["x"] + box["width"] <= 360
     operator_page.get_by_role("button", name="Cancel and undo").click(trial=True)
     operator_page.get_by_role("button", name="Cancel without undo").click(trial=True)
+
+
+def test_on_a_phone_a_cause_is_taken_in_hand_and_put_off(operator_page: Page, site: str) -> None:
+    data.failed_undo("stuck-1", "The desk is closed.")
+    needs.note_needs()
+    operator_page.set_viewport_size({"width": 390, "height": 800})
+    operator_page.goto(f"{site}/attention/")
+    operator_page.get_by_role("button", name="I have it in hand").click()
+    expect(operator_page.get_by_role("status")).to_contain_text("not told again")
+    operator_page.get_by_role("button", name="Put off, give, note…").click()
+    dialog = operator_page.get_by_role("dialog")
+    dialog.get_by_label("Note for whoever looks next").fill("They open at nine.")
+    dialog.get_by_label("Put it off").select_option("for a day")
+    need = Need.objects.get()
+    needs.assign(need.pk, "bo", actor="operator:bo")
+    # The page follows what happens, and leaves alone what is being written.
+    expect(operator_page.locator(f"#need-{need.pk} .facts")).to_contain_text("bo")
+    expect(dialog.get_by_label("Note for whoever looks next")).to_have_value("They open at nine.")
+    dialog.get_by_role("button", name="Put off").click()
+    expect(operator_page.get_by_role("heading", name="Put off until later")).to_be_visible()
+    need.refresh_from_db()
+    assert need.snoozed_until
+    assert need.snoozed_until - now() > timedelta(hours=23)
+    assert operator_page.complaints == []  # type: ignore[attr-defined]
 
 
 def test_light_and_dark_follow_the_readers_system(browser: Browser, site: str, enter: Callable[..., None]) -> None:

@@ -9,13 +9,41 @@ from pytest_django import DjangoDbBlocker
 
 from agents import worker
 from agents.heartbeat import heart
-from supervisor.models import Incident, Need, Sweep
+from supervisor.models import Incident, Need, Sweep, Telling
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
-from workflows.models import Agent, Attempt, Breaker, CallCount, ClockOffset, Event, Job, Schedule, Step, Worker
+from workflows.models import (
+    Agent,
+    Attempt,
+    Breaker,
+    CallCount,
+    ClockOffset,
+    Event,
+    IdempotencyRecord,
+    Job,
+    Schedule,
+    Step,
+    Worker,
+)
 
-_EMPTIED = (Sweep, Incident, Need, Breaker, CallCount, Event, Attempt, Step, Job, Agent, ClockOffset, Schedule, Worker)
+_EMPTIED = (
+    Sweep,
+    Incident,
+    Need,
+    Telling,
+    Breaker,
+    CallCount,
+    Event,
+    Attempt,
+    Step,
+    Job,
+    Agent,
+    ClockOffset,
+    Schedule,
+    Worker,
+    IdempotencyRecord,
+)
 
 
 @pytest.fixture
@@ -31,9 +59,14 @@ def transactional_db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
 
 
 def _empty() -> None:
-    tables = ", ".join(f'"{model._meta.db_table}"' for model in _EMPTIED)
+    """To truncate a table costs new files even if it was empty, so only those with rows, and of the history its partitions."""
+    tables = [model._meta.db_table for model in _EMPTIED if model is not Event]
+    with_rows = [f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in tables]
+    partitions = f"SELECT DISTINCT tableoid::regclass::text FROM {Event._meta.db_table}"
     with connection.cursor() as cursor:
-        cursor.execute(f"TRUNCATE {tables} CASCADE")
+        cursor.execute(" UNION ALL ".join([*with_rows, partitions]))
+        if full := [table for (table,) in cursor.fetchall()]:
+            cursor.execute(f"TRUNCATE {', '.join(full)} CASCADE")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from agents.call import Call
 from supervisor import sweep as supervision
 from supervisor.models import Sweep
 from tests.waiting import wait_until
-from workflows import Workflow, broker, errands, scheduler, transitions
+from workflows import Workflow, broker, errands, reports, scheduler, transitions
 from workflows.clock import now
 from workflows.models import Agent as AnnouncedAgent
 from workflows.models import ClockOffset, Event, Job, Step
@@ -155,7 +155,7 @@ class Engine:
 
     def settle(self, claimed: Claimed, result: str = "{}", **options: Any) -> Any:
         filled: dict[str, Any] = {"sent": "{}", "next_token": uuid.uuid4(), "worker": "other", "hand_over": True}
-        return scheduler.settle(claimed, result=result, **filled | options)
+        return reports.settle(claimed, result=result, **filled | options)
 
 
 @contextmanager

@@ -9,11 +9,13 @@ import pydantic
 import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, OperationalError, connection, transaction
+from django.db.models import QuerySet
+from psycopg.errors import DeadlockDetected
 
 from agents import Agent, Call, Defer, InDoubt, Permanent, Snooze, Transient, worker
 from agents.tasks import row_of
 from tests.integration.engine import Beside, Engine, backend, check_books, history, named, state_of
-from workflows import Retry, Workflow, scheduler, step, transitions
+from workflows import Retry, Workflow, reports, step, transitions
 from workflows.models import Attempt, Step
 
 
@@ -28,6 +30,11 @@ script: list[Any] = []
 
 def _name(call: Call) -> str:
     return f"{call.step} {call.attempt} of {call.job_id}"
+
+
+def _rows() -> QuerySet[Group]:
+    """What this module's operations write: other tests' groups stay out of it."""
+    return Group.objects.filter(name__contains=" of ").order_by("id")
 
 
 def _write(call: Call) -> Any:
@@ -69,11 +76,11 @@ def atomic(engine: Engine) -> Iterator[Engine]:
     transitions.announce(row_of(ledger))
     script.clear()
     yield engine
-    Group.objects.all().delete()
+    _rows().delete()
 
 
 def _written() -> list[str]:
-    return [name.partition(" of ")[0] for name in Group.objects.order_by("id").values_list("name", flat=True)]
+    return [name.partition(" of ")[0] for name in _rows().values_list("name", flat=True)]
 
 
 def test_what_an_atomic_operation_wrote_and_its_result_are_there_together_and_the_job_goes_on(atomic: Engine) -> None:
@@ -211,13 +218,13 @@ def _terminate(pid: int) -> None:
 def test_a_commit_that_went_through_although_its_answer_was_lost_counts(
     atomic: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = scheduler.settle_atomically
+    real = reports.settle_atomically
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         real(*args, **kwargs)
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(scheduler, "settle_atomically", broken)
+    monkeypatch.setattr(reports, "settle_atomically", broken)
     job = Book.start()
     atomic.drain()
     assert (_written(), state_of(job)) == (["a 1"], "Completed")
@@ -234,8 +241,6 @@ def test_an_operation_that_is_run_again_after_a_deadlock_is_given_its_input_anew
         seen.append(dict(call.input))
         call.input["n"] = "spoilt"
         if len(seen) == 1:
-            from psycopg.errors import DeadlockDetected
-
             raise OperationalError("deadlock detected") from DeadlockDetected()
         return {}
 

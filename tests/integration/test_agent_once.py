@@ -126,8 +126,9 @@ def test_a_second_try_in_the_same_attempt_after_an_unknown_end_is_in_doubt(engin
         except ZeroDivisionError:
             return call.once("pay", lambda: made.append("again"))
 
-    _run(engine, stubborn)
+    job = _run(engine, stubborn)
     assert made == ["pay"]
+    assert {one.error_code for one in Attempt.objects.filter(step=named(job, "a"))} == {"once_in_doubt"}
 
 
 def test_an_answer_that_cannot_be_stored_is_in_doubt_and_undone(engine: Engine, made: list[str]) -> None:
@@ -161,25 +162,29 @@ def test_nothing_is_called_once_the_lease_is_lost(engine: Engine, made: list[str
         call.may_send_until = 0.0
         with pytest.raises(LeaseLost):
             call.once("pay", lambda: made.append("pay"))
-        return {}
+        return {"refused": True}
 
-    _run(engine, slow)
+    job = _run(engine, slow)
+    assert named(job, "a").result == {"refused": True}  # an operation's own assertion is but a failed attempt
     assert made == []
     assert not Once.objects.exists()
 
 
 def test_a_fenced_out_attempt_makes_no_call_and_leaves_no_intent(engine: Engine, made: list[str]) -> None:
+    refused: list[int] = []
+
     def fenced_out(call: Call) -> Any:
         engine.ahead(11)
         engine.sweep()
         with pytest.raises(LeaseLost):
             call.once("pay", lambda: made.append("pay"))
+        refused.append(call.attempt)
         raise Transient("gone")
 
     engine.says("stall.a", fenced_out)
     CarefulOnce.start()
     engine.drain()
-    assert made == []
+    assert (refused, made) == ([1], [])
     assert not Once.objects.exists()
 
 

@@ -10,7 +10,7 @@ from django.db import OperationalError
 from agents import Call, Defer, InDoubt, Permanent, Snooze, Stopped
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, named, state_of
-from workflows import Retry, Workflow, scheduler, signals, step, verbs
+from workflows import Retry, Workflow, findings, reports, signals, step, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound
 from workflows.models import Attempt, Event, Job, Step
@@ -27,7 +27,7 @@ class ProbedFirst(Workflow):
 
 def _lose_the_answer_once(monkeypatch: pytest.MonkeyPatch, verb: str) -> list[int]:
     """It commits, and the connection breaks before the answer comes."""
-    real = getattr(scheduler, verb)
+    real = getattr(reports, verb)
     lost: list[int] = []
 
     def broken(*args: Any, **kwargs: Any) -> Any:
@@ -37,7 +37,7 @@ def _lose_the_answer_once(monkeypatch: pytest.MonkeyPatch, verb: str) -> list[in
             raise OperationalError("server closed the connection unexpectedly")
         return answer
 
-    monkeypatch.setattr(scheduler, verb, broken)
+    monkeypatch.setattr(reports, verb, broken)
     return lost
 
 
@@ -202,7 +202,7 @@ def test_without_a_callback_in_time_the_step_is_in_doubt_and_undone(engine: Engi
 def test_a_late_callback_settles_a_step_that_had_timed_out_while_nothing_was_decided(engine: Engine) -> None:
     job, token = _deferred(engine, within=timedelta(seconds=60))
     engine.ahead(61)
-    assert scheduler.wait_is_over(named(job, "a").pk)
+    assert findings.wait_is_over(named(job, "a").pk)
     assert signals.call_back(token, {"result": {"late": True}}).outcome == "completed"
     engine.drain()
     assert (state_of(job), named(job, "a").result) == ("Completed", {"late": True})

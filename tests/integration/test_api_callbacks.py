@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 from agents import InDoubt
 from tests.api import PROBLEM, Program, conform, newcomer
 from tests.integration.engine import Engine, named, state_of
-from workflows import Retry, Workflow, scheduler, signals, step
+from workflows import Retry, Workflow, reports, signals, step
 from workflows.models import Event, Job, Step
 
 DONE = {"result": {"reference": "A-1"}}
@@ -34,7 +34,7 @@ class Waiting:
         self.token = signals.token_of(self.claimed.step_id)
 
     def defer(self) -> "Waiting":
-        assert scheduler.defer(self.claimed, within=timedelta(hours=1), sent='{"to": "them"}')
+        assert reports.defer(self.claimed, within=timedelta(hours=1), sent='{"to": "them"}')
         return self
 
     @property
@@ -71,7 +71,7 @@ def test_a_service_fails_what_was_deferred_to_it(engine: Engine) -> None:
 def test_a_callback_that_is_faster_than_our_own_commit_counts_sas_077(engine: Engine) -> None:
     waiting = Waiting(engine)
     assert call(waiting.token, DONE).json() == {"outcome": "completed"}
-    assert not scheduler.defer(waiting.claimed, within=timedelta(hours=1), sent=None)
+    assert not reports.defer(waiting.claimed, within=timedelta(hours=1), sent=None)
     assert waiting.step.result == {"reference": "A-1"}
     assert waiting.step.state == "Completed"
 

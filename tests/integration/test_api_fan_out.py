@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from agents import InDoubt, Permanent
 from tests.api import Program, newcomer
 from tests.integration.engine import Engine
-from workflows import Limit, Retry, Workflow, given, item, scheduler, step, timer, transitions
+from workflows import Limit, Retry, Workflow, given, item, reports, step, timer, transitions
 from workflows.models import Job, Step
 
 ONCE = Retry(attempts=1)
@@ -123,7 +123,7 @@ def test_an_item_whose_turn_has_not_come_says_so(program: Program) -> None:
 def test_a_limit_that_is_reached_is_named(engine: Engine, program: Program) -> None:
     job_id = spread(program, ["h0", "h1"], "ApiLimited")
     first = Step.objects.get(job_id=job_id, index=0)
-    claimed, *_ = scheduler.claim_within_limits(first.pk, token=first.job_id, worker="w")
+    claimed, *_ = reports.claim_within_limits(first.pk, token=first.job_id, worker="w")
     assert claimed is not None
     assert at(program, job_id, "each:1")["waiting_because"] == (
         "each:1 waits for room: at most 1 steps with the limit key 'one at a time' run at the same time."
@@ -227,7 +227,7 @@ def test_a_verb_reaches_one_item(engine: Engine, program: Program) -> None:
     refuse(engine, "h0", "h1")
     job_id = spread(program, ["h0", "h1"])
     claimed = engine.claim(Step.objects.get(job_id=job_id, index=0))
-    assert scheduler.fail(claimed, transitions.Failure(kind="permanent", code="no", message="No."), sent=None)
+    assert reports.fail(claimed, transitions.Failure(kind="permanent", code="no", message="No."), sent=None)
     seen = program.get(f"jobs/{job_id}/steps/each:0")["ETag"]
     response = program.post(
         f"jobs/{job_id}/steps/each:0/result", {"result": {"by": "hand"}, "reason": "seen it"}, If_Match=seen

@@ -13,7 +13,7 @@ from django.db import transaction
 
 from tests.api import TRIP, Program, newcomer
 from tests.integration.engine import Beside, Engine
-from workflows import scheduler, transitions
+from workflows import reports, transitions
 from workflows.api import idempotency
 from workflows.catalog.trip import TripBooking
 from workflows.models import Event, IdempotencyRecord, Job, Step
@@ -280,7 +280,7 @@ def test_two_operators_act_on_one_version_and_one_of_them_is_refused(
     job_id = newcomer().book()
     claimed = engine.claim(Step.objects.get(job_id=job_id, name="flight"))
     if verb == "retries":
-        scheduler.fail(claimed, Failure(kind="transient", code="busy", message="Busy."), sent=None)
+        reports.fail(claimed, Failure(kind="transient", code="busy", message="Busy."), sent=None)
     operators = [newcomer("jobs:operate") for _ in range(2)]
     seen = operators[0].get(f"jobs/{job_id}{noun}")["ETag"]
     with transaction.atomic():

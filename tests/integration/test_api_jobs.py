@@ -8,7 +8,7 @@ import pytest
 from agents import Permanent
 from tests.api import TRIP, Program, newcomer
 from tests.integration.engine import Engine, named
-from workflows import Retry, Workflow, given, scheduler, step, transitions
+from workflows import Retry, Workflow, given, reports, step, transitions
 from workflows.models import Event, Job, Step
 
 JOB_FIELDS = (
@@ -263,7 +263,7 @@ def test_an_operator_retries_the_step_that_failed(engine: Engine, program: Progr
     job_id = sell(program)
     claimed = engine.claim(named(Job.objects.get(pk=job_id), "a"))
     failure = transitions.Failure(kind="transient", code="unreachable", message="No way through.")
-    assert scheduler.fail(claimed, failure, sent=None)
+    assert reports.fail(claimed, failure, sent=None)
     assert "supervisor" in job(program, job_id)["waiting_because"]
     seen = program.get(f"jobs/{job_id}/steps/a")["ETag"]
     response = operator.post(f"jobs/{job_id}/steps/a/retries", {"reason": "up again"}, If_Match=seen)

@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from agents import InDoubt, Permanent
 from tests.api import Program, newcomer
 from tests.integration.engine import Engine, named, state_of
-from workflows import Retry, Workflow, scheduler, signal, step
+from workflows import Retry, Workflow, reports, signal, step
 from workflows.models import Event, Job, Signal, Step
 from workflows.transitions import Failure
 
@@ -124,11 +124,12 @@ def test_only_an_approver_decides(client: Program) -> None:
     refused = night.post(f"jobs/{job_id}/signals/decision", {"approved": True})
     assert (refused.status_code, refused.json()["type"]) == (403, "/problems/not-allowed")
     assert client.post(f"jobs/{job_id}/signals/decision", {"approved": True}).status_code == 403
-    night.user.groups.add(Group.objects.create(name="night shift"))
+    shift = Group.objects.create(name="night shift")
+    night.user.groups.add(shift)
     try:
         assert night.post(f"jobs/{job_id}/signals/decision", {"approved": True}).json()["outcome"] == "taken"
     finally:
-        Group.objects.all().delete()
+        shift.delete()
     assert Event.objects.filter(job_id=job_id, actor=f"client:{night.user.username}").exists()
 
 
@@ -413,7 +414,7 @@ def test_what_the_state_table_does_not_allow_is_refused_and_says_what_is_sas_105
     row = Job.objects.get(pk=job_id)
     if state == "waiting for a retry":
         claimed = engine.claim(named(row, "a"))
-        scheduler.release(claimed, delay=timedelta(minutes=1), reason="later")
+        reports.release(claimed, delay=timedelta(minutes=1), reason="later")
     else:
         claimed = engine.claim(named(row, "a"))
     if state in ("completed", "compensating"):
@@ -490,5 +491,5 @@ def test_a_failure_without_a_definite_word_is_no_failure_for_a_new_key(
 ) -> None:
     job_id = begin(client)
     claimed = engine.claim(named(Job.objects.get(pk=job_id), "a"))
-    assert scheduler.fail(claimed, Failure(kind="transient", code="busy", message="Busy."), sent=None)
+    assert reports.fail(claimed, Failure(kind="transient", code="busy", message="Busy."), sent=None)
     assert repair(operator, job_id, "a", "retries", new_key=True).status_code == 409

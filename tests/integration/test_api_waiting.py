@@ -9,7 +9,7 @@ import pytest
 from agents import InDoubt, Permanent
 from tests.api import Program, newcomer
 from tests.integration.engine import Engine, named
-from workflows import Retry, Workflow, child, explanations, given, item, scheduler, signal, step, timer, transitions
+from workflows import Retry, Workflow, child, explanations, given, item, reports, signal, step, timer, transitions
 from workflows.models import Agent, Job, Step
 
 ONCE = Retry(attempts=1)
@@ -88,7 +88,7 @@ def test_what_a_running_call_tells_of_itself_is_shown_at_once(engine: Engine, pr
 def test_a_call_that_asked_to_be_called_again_says_when(engine: Engine, program: Program) -> None:
     job_id = begin(program, "ApiInner")
     claimed = engine.claim(named(Job.objects.get(pk=job_id), "a"))
-    scheduler.release(claimed, delay=timedelta(minutes=2), reason="not ready yet")
+    reports.release(claimed, delay=timedelta(minutes=2), reason="not ready yet")
     assert because(program, job_id).startswith("a is called again at ")
 
 
@@ -97,7 +97,7 @@ def test_a_rate_that_is_used_up_is_named(engine: Engine, program: Program) -> No
     first, second = begin(program, "ApiInner"), begin(program, "ApiInner")
     Step.objects.filter(job_id__in=[first, second]).update(limited=True)
     claims = [
-        scheduler.claim_within_limits(Step.objects.get(job_id=job_id).pk, token=uuid.uuid4(), worker="w")[0]
+        reports.claim_within_limits(Step.objects.get(job_id=job_id).pk, token=uuid.uuid4(), worker="w")[0]
         for job_id in (first, second)
     ]
     assert (claims[0] is not None, claims[1]) == (True, None)

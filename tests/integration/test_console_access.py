@@ -16,7 +16,7 @@ NOUNS = [str(pattern.name) for pattern in urlpatterns if pattern.callback.__modu
 
 
 def address(pattern: URLPattern, job: Job) -> str:
-    parts = {"job_id": job.pk, "schedule_id": uuid.uuid4(), "name": "flight"}
+    parts = {"job_id": job.pk, "schedule_id": uuid.uuid4(), "name": "flight", "cause_id": 1, "incident_id": 1}
     return reverse(str(pattern.name), kwargs={name: parts[name] for name in pattern.pattern.converters})
 
 

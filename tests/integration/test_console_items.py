@@ -1,4 +1,4 @@
-"""The items of a fan-out, a page at a time; and the page of all that needs a person."""
+"""The items of a fan-out, a page at a time."""
 
 import re
 
@@ -7,7 +7,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from supervisor.console import items, views
+from supervisor.console import items
 from tests import console_data as data
 from tests.integration.test_console_buttons import client, notice, press
 from tests.integration.test_console_job_page import buttons, cards
@@ -131,51 +131,6 @@ def test_the_list_of_jobs_does_not_load_items(client: Client) -> None:
     page = client.get("/jobs/").content.decode()
     row = page.partition(f'id="job-{job.pk}"')[2].partition("</tr>")[0]
     assert row.count("<svg") == 3, "its state, and two steps"
-
-
-# --- needs a person ------------------------------------------------------------------------------------------------
-
-
-def test_the_way_to_what_needs_a_person_says_how_much_there_is(client: Client) -> None:
-    assert "Nobody is needed." in client.get("/attention/").content.decode()
-    data.failed_undo("stuck-1")
-    data.failed_undo("stuck-2")
-    data.completed("fine")
-    for address in ("/", "/jobs/", "/attention/"):
-        assert 'Needs a person <span class="number">2</span>' in client.get(address).content.decode()
-
-
-def test_every_job_in_need_has_its_reasons_and_since_when(client: Client) -> None:
-    job = data.failed_undo("stuck-1")
-    data.completed("fine")
-    page = client.get("/attention/").content.decode()
-    assert "stuck-1" in page
-    assert "REF-hotel, made by hotel.reserve, may still be live" in page
-    assert "fine" not in page
-    given_up = data.step(job, "hotel.undo").finished_at
-    assert given_up
-    assert given_up.isoformat()[:19] in page
-
-
-def test_the_list_of_needs_is_paged(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "IN_NEED_ON_A_PAGE", 2)
-    for number in range(3):
-        data.failed_undo(f"stuck-{number}")
-    page = client.get("/attention/").content.decode()
-    assert [name in page for name in ("stuck-0", "stuck-1", "stuck-2")] == [False, True, True]
-    page = client.get("/attention/" + link(page, "Older")).content.decode()
-    assert [name in page for name in ("stuck-0", "stuck-1", "stuck-2")] == [True, False, False]
-
-
-def test_more_needs_do_not_mean_more_queries(client: Client) -> None:
-    costs = []
-    for _ in range(2):
-        for _ in range(3):
-            data.failed_undo()
-        with CaptureQueriesContext(connection) as queries:
-            client.get("/attention/")
-        costs.append(len(queries))
-    assert costs[0] == costs[1]
 
 
 def test_a_click_on_an_item_that_is_gone_is_not_found(client: Client) -> None:

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from tests import console_data as data
-from workflows import scheduler, transitions, verbs
+from workflows import reports, transitions, verbs
 from workflows.models import Job, Step
 from workflows.states import ErrorKind, Outcome
 from workflows.transitions import Failure
@@ -235,7 +235,7 @@ def test_a_failed_job_that_is_tried_again_is_followed_again(client: Client) -> N
 def test_an_ended_job_with_an_undo_still_to_be_asked_again_is_followed(client: Client) -> None:
     job = data.trip()
     claimed = data.run(job, "flight")
-    scheduler.fail(claimed, Failure(kind="permanent", code="x", message="x"), sent=None)
+    reports.fail(claimed, Failure(kind="permanent", code="x", message="x"), sent=None)
     data.decide(job, "flight")
     job.refresh_from_db()
     assert job.state == "Compensated"

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tests import console_data as data
 from tests.integration.test_console_job_page import buttons, cards, locked, read
-from workflows import scheduler, signals, transitions, verbs
+from workflows import reports, signals, transitions, undo, verbs
 from workflows.models import Job, Step
 from workflows.states import ErrorKind
 from workflows.transitions import Failure
@@ -131,7 +131,7 @@ def test_progress_of_any_shape_is_shown(client: Client, said: str) -> None:
 
 def test_a_deferred_call_waits_for_its_callback(client: Client) -> None:
     job = data.chain()
-    scheduler.defer(data.run(job, "one"), within=timedelta(hours=2), sent=None)
+    reports.defer(data.run(job, "one"), within=timedelta(hours=2), sent=None)
     card = text(cards(read(client, job))["one"])
     assert "shop.one Waiting" in card
     assert "Handed on; waits for a callback until" in card
@@ -161,8 +161,8 @@ def test_an_empty_list_is_said_to_be_one(client: Client) -> None:
 
 def test_earlier_generations_are_kept_apart(client: Client) -> None:
     job = data.chain("one", "two")
-    shown = verbs.preview(job.pk, down_to="two")
-    verbs.compensate(job.pk, digest=shown.digest, down_to="two", actor="x", reason="")
+    shown = undo.preview(job.pk, down_to="two")
+    undo.compensate(job.pk, digest=shown.digest, down_to="two", actor="x", reason="")
     data.complete(job, "two.undo")
     page = read(client, job)
     assert "rolled back in part" in page

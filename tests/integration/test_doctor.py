@@ -2,23 +2,27 @@
 
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.db import transaction
 
-from supervisor import doctor, sweep
+from supervisor import doctor, escalation, needs, sweep
 from supervisor.doctor import Finding, Grade
-from supervisor.models import Sweep
+from supervisor.models import Incident, Sweep, Telling
 from tests import console_data as data
 from tests.integration.engine import Engine
 from tests.integration.outages import Delivery, outage_of_shop
+from tests.integration.receivers import closed_port
 from tests.integration.recurring import EACH_MINUTE, Diary
-from workflows import transitions
+from workflows import history, transitions
 from workflows.clock import now
 from workflows.models import Agent, ClockOffset, Worker
+from workflows.opening import new_job
 from workflows.plans import registry
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +45,9 @@ def worker_of(*queues: str, unseen: timedelta = timedelta(0), stopped: bool = Fa
 
 
 @pytest.fixture
-def healthy(engine: Engine) -> Engine:
-    """As it is while all roles run: swept just now, and workers that offer whatever any plan names."""
+def healthy(engine: Engine, settings: Any) -> Engine:
+    """As it is while all roles run: swept just now, workers that offer whatever any plan names, and somebody is told."""
+    settings.SAG_NOTIFY = ["ops@example.com"]
     for name in {name for names in doctor.standing.operations_without_worker().values() for name in names}:
         agent = name.partition(".")[0]
         known = Agent.objects.filter(pk=agent).first()
@@ -159,6 +164,81 @@ def test_jobs_that_need_a_person_are_to_be_looked_at(healthy: Engine) -> None:
     data.failed_undo()
     finding = findings()["attention"]
     assert (finding.grade, finding.said) == (Grade.LOOK, "Jobs that need a person: 1.")
+
+
+def test_an_installation_that_tells_nobody_is_to_be_looked_at(healthy: Engine, settings: Any) -> None:
+    assert (
+        findings()["channels"].said == "People are told over e-mail. Their messages have no links: SAG_URL is not set."
+    )
+    settings.SAG_NOTIFY = []
+    finding = findings()["channels"]
+    assert (finding.grade, finding.said) == (
+        Grade.LOOK,
+        "Nobody is told of outages and of jobs that need a person.",
+    )
+    assert "SAG_WEBHOOKS" in finding.do
+
+
+def test_a_channel_that_cannot_be_used_is_ill(healthy: Engine, settings: Any) -> None:
+    settings.SAG_APPRISE = {"chat": "file:///var/log/sag"}
+    finding = findings()["channels"]
+    assert finding.grade == Grade.ILL
+    assert finding.said == "SAG_APPRISE['chat']: file:// reaches this machine and nobody else."
+    assert finding.do
+
+
+def test_a_channel_that_keeps_failing_is_to_be_looked_at_and_ill_where_it_is_the_only_one(
+    healthy: Engine, settings: Any
+) -> None:
+    secrets = ["whsec_" + "c2VjcmV0" * 4]
+    settings.SAG_WEBHOOKS = {"dead": {"url": f"http://127.0.0.1:{closed_port()}/", "secrets": secrets}}
+    incident = Incident.objects.create(agent="shop", cause="unavailable", evidence={}, opened_at=now())
+    for _ in range(2):
+        escalation.tell()
+        healthy.ahead(100)
+    assert grade_of("channels") == Grade.WELL
+    escalation.tell()
+    finding = findings()["channels"]
+    assert finding.grade == Grade.LOOK
+    assert finding.said.startswith("webhook dead has failed 3 times: ConnectError")
+    settings.SAG_NOTIFY = []
+    assert grade_of("channels") == Grade.ILL
+    needs.acknowledge(incident, actor="operator:ada")
+    healthy.ahead(200)
+    escalation.tell()
+    assert grade_of("channels") == Grade.WELL
+
+
+def test_a_channel_that_does_not_come_back_is_ill(healthy: Engine) -> None:
+    Telling.objects.create(kind="incident", matter_id=1, channel="e-mail", attempts=1, try_after=now())
+    assert grade_of("channels") == Grade.WELL
+    healthy.ahead(301)
+    finding = findings()["channels"]
+    assert (finding.grade, finding.said) == (
+        Grade.ILL,
+        "e-mail was to be tried again and was not: it hangs, or no supervisor runs.",
+    )
+
+
+def test_a_next_week_without_a_partition_is_to_be_looked_at(healthy: Engine) -> None:
+    [next_week] = [week for week in history.partitions() if week.covers(history.present() + history.WEEK)]
+    with transaction.atomic():
+        assert history.drop(next_week)
+        finding = findings()["history"]
+        transaction.set_rollback(True)
+    assert (finding.grade, finding.do[:29]) == (Grade.LOOK, "See that the supervisor runs,")
+    assert grade_of("history") == Grade.WELL
+
+
+def test_events_in_the_catch_all_are_to_be_looked_at(healthy: Engine) -> None:
+    job = new_job(Delivery.plan, {})
+    job.pk = history.first_id(datetime(2040, 2, 29, 12, tzinfo=UTC))
+    transitions.start(job, plan=Delivery.plan, actor="application", start_at=None)
+    finding = findings()["history"]
+    assert (finding.grade, finding.said) == (
+        Grade.LOOK,
+        "The catch-all holds events, the first of them of 2040-02-29 12:00 by the job's id.",
+    )
 
 
 @pytest.mark.parametrize(

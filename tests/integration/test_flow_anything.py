@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agents import Defer, InDoubt, Permanent, Snooze, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import STEPS, Engine, check_books, start
-from workflows import Retry, Workflow, child, item, scheduler, signals, step, transitions, verbs
+from workflows import Retry, Workflow, child, findings, item, signals, step, transitions, verbs
 from workflows import given as told
 from workflows.exceptions import SagError
 from workflows.models import Event, Job, Signal, Step
@@ -274,7 +274,7 @@ def test_a_job_of_any_kinds_of_steps_ends_or_stands_before_a_person_and_its_book
         if job.state == "Completed":
             left = Step.objects.filter(job=job, parent=None, superseded=False, state__in=["NotStarted", "Running"])
             assert not left.exists()
-    assert scheduler.heal(play.job.pk) in (True, False)
+    assert findings.heal(play.job.pk) in (True, False)
 
 
 def test_children_over_a_list_are_part_of_this(engine: Engine) -> None:

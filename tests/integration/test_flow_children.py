@@ -9,7 +9,20 @@ from django.db import connection
 from agents import Permanent
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, start, state_of, states
-from workflows import Retry, Workflow, broker, child, errands, given, signal, step, timer, verbs
+from workflows import (
+    Retry,
+    Workflow,
+    broker,
+    child,
+    errands,
+    given,
+    signal,
+    signals,
+    step,
+    timer,
+    transitions,
+    verbs,
+)
 from workflows.models import Job, Step
 
 
@@ -151,12 +164,18 @@ def test_a_child_past_its_point_of_no_return_is_not_undone_and_a_person_is_told(
 # --- one stops -------------------------------------------------------------------------------------------------------
 
 
-def test_a_cancelled_parent_cancels_its_child_and_both_are_undone(engine: Engine) -> None:
-    job = start(outer_with("cancel"))
+def cancelled_parent(engine: Engine, policy: str) -> tuple[Job, Job]:
+    """A parent that is cancelled while its child waits, and that child."""
+    job = start(outer_with(policy))
     engine.drain()
     kid = kid_of(job)
     verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
     engine.drain()
+    return job, kid
+
+
+def test_a_cancelled_parent_cancels_its_child_and_both_are_undone(engine: Engine) -> None:
+    job, kid = cancelled_parent(engine, "cancel")
     assert (state_of(job), state_of(kid)) == ("Compensated", "Compensated")
     assert engine.asked() == ["shop.a", "shop.c", "shop.undo_c", "shop.undo_a"]
     check_books(job)
@@ -173,14 +192,8 @@ def test_a_parent_cancelled_without_undo_stops_its_child_without_undo(engine: En
 
 
 def test_a_parent_that_waits_for_its_child_ends_when_that_has_ended(engine: Engine) -> None:
-    job = start(outer_with("wait"))
-    engine.drain()
-    kid = kid_of(job)
-    verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
-    engine.drain()
+    job, kid = cancelled_parent(engine, "wait")
     assert (state_of(job), state_of(kid)) == ("Running", "Running")
-    from workflows import signals
-
     signals.send(kid.pk, "s", None, actor="client:x")
     engine.drain()
     assert (state_of(job), state_of(kid)) == ("Compensated", "Compensated")
@@ -189,14 +202,8 @@ def test_a_parent_that_waits_for_its_child_ends_when_that_has_ended(engine: Engi
 
 
 def test_an_abandoned_child_goes_on_alone(engine: Engine) -> None:
-    job = start(outer_with("abandon"))
-    engine.drain()
-    kid = kid_of(job)
-    verbs.cancel(job.pk, undo=True, actor="client:x", reason="no")
-    engine.drain()
+    job, kid = cancelled_parent(engine, "abandon")
     assert (state_of(job), state_of(kid)) == ("Compensated", "Running")
-    from workflows import signals
-
     signals.send(kid.pk, "s", None, actor="client:x")
     engine.drain()
     assert state_of(kid) == "Completed"
@@ -235,8 +242,6 @@ def test_a_pause_reaches_the_child_and_its_resumption_too(engine: Engine) -> Non
 
 
 def test_a_cancel_of_a_paused_parent_lets_the_child_that_it_waits_for_go_on(engine: Engine) -> None:
-    from workflows import signals
-
     job = start(outer_with("wait"))
     engine.drain()
     kid = kid_of(job)
@@ -424,8 +429,6 @@ def test_a_child_and_its_parent_are_never_locked_by_one_transaction(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Protocol 5: an effect on another job is a row that another transaction applies."""
-    from workflows import transitions
-
     locks: dict[int, set[uuid.UUID]] = {}
     lock = transitions.lock
 
@@ -458,6 +461,19 @@ def test_a_child_of_a_workflow_that_is_gone_fails_the_step_with_its_name(engine:
     assert "NoSuchWorkflow" in named(job, "kid").error_message
     assert state_of(job) == "Compensated"
     check_books(job)
+
+
+def test_a_child_that_is_gone_fails_its_step(engine: Engine) -> None:
+    class KinGone(Workflow):
+        kid = child(KinInner, input={"who": "x"})
+
+    job = start(KinGone)
+    engine.rings.clear()
+    Job.objects.filter(workflow="KinInner").delete()
+    transitions.look_again_at(named(job, "kid"), job.created_at)
+    engine.pass_time(1)
+    assert named(job, "kid").error_code == "child_gone"
+    assert state_of(job) == "Compensated"
 
 
 def test_a_child_belongs_to_the_client_of_its_parent(engine: Engine) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from agents import InDoubt, Permanent
 from tests.integration.engine import Engine, check_books, history, named, start, state_of, states
-from workflows import Retry, Workflow, given, signal, step, verbs
+from workflows import Retry, Workflow, given, scheduler, signal, step, verbs
+from workflows.clock import now
 from workflows.exceptions import WrongState
 from workflows.models import Job, Step
 
@@ -161,7 +162,6 @@ def test_a_step_skipped_by_its_condition_is_not_undone_and_its_neighbours_are_in
 
 def test_a_gate_that_nobody_looked_at_is_found_by_the_sweep(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """SAS-020: the gap between two steps is nobody's."""
-    from workflows import scheduler
 
     class ChoiceGap(Workflow):
         a = step("shop.a")
@@ -180,8 +180,6 @@ def test_a_gate_that_nobody_looked_at_is_found_by_the_sweep(engine: Engine, monk
 
 
 def test_a_step_that_is_to_start_later_is_looked_at_then(engine: Engine) -> None:
-    from workflows.clock import now
-
     job = start(ChoiceMaybe, {"wanted": True}, start_at=now() + timedelta(hours=1))
     engine.drain()
     engine.sweep()

@@ -1,5 +1,7 @@
 """Two sessions meet at a gate, at a fan-out, at a wait. Staged: one holds the job's lock, the other is seen to wait."""
 
+import uuid
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -8,7 +10,20 @@ import pytest
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, start, state_of, states
 from tests.integration.test_flow_items import fan, item_states, items, under_way
-from workflows import Workflow, given, item, scheduler, signal, signals, step, timer, transitions, verbs
+from workflows import (
+    Workflow,
+    findings,
+    given,
+    item,
+    reports,
+    scheduler,
+    signal,
+    signals,
+    step,
+    timer,
+    transitions,
+    verbs,
+)
 from workflows.models import Job, Step
 
 NO = transitions.Failure(kind="permanent", code="x", message="no")
@@ -137,7 +152,7 @@ def test_the_last_item_that_fails_beside_the_last_that_settles_ends_the_fan_out_
     job = start(RaceWide, {"list": [0, 1]})
     engine.rings.clear()
     failing, done = [engine.claim(one) for one in items(job)]
-    scheduler.fail(failing, NO, sent=None)
+    reports.fail(failing, NO, sent=None)
     engine.rings.clear()
     with locked(job):
         settle = Beside(partial(engine.settle, done)).until_blocked()
@@ -207,7 +222,7 @@ def test_a_settle_of_an_item_that_waited_for_the_failure_of_its_fan_out_lets_not
     job = start(RaceTwo, {"list": list(range(4))})
     engine.rings.clear()
     failing, done = [engine.claim(one) for one in items(job)[:2]]
-    scheduler.fail(failing, NO, sent=None)
+    reports.fail(failing, NO, sent=None)
     engine.rings.clear()
     with locked(job):
         settle = Beside(partial(engine.settle, done)).until_blocked()
@@ -250,8 +265,6 @@ def test_a_settle_of_an_item_that_waited_for_a_cancel_is_recorded_and_undone(eng
 
 
 def test_a_claim_of_an_item_that_waited_for_the_failure_of_its_fan_out_gets_nothing(engine: Engine) -> None:
-    import uuid
-
     class RaceTwo(Workflow):
         a = step("shop.a", each=given["list"], at_once=2, on_failure="hold")
 
@@ -259,7 +272,7 @@ def test_a_claim_of_an_item_that_waited_for_the_failure_of_its_fan_out_gets_noth
     engine.rings.clear()
     failing, other = items(job)
     claimed = engine.claim(failing)
-    scheduler.fail(claimed, NO, sent=None)
+    reports.fail(claimed, NO, sent=None)
     with locked(job):
         claim = Beside(lambda: transitions.claim(other.pk, token=uuid.uuid4(), worker="w")).until_blocked()
         supervision.decide(failing.pk)
@@ -309,8 +322,6 @@ def test_a_cancel_that_waited_for_a_signal_undoes_behind_it(engine: Engine) -> N
 
 
 def test_a_deadline_that_waited_for_the_last_settle_changes_nothing(engine: Engine) -> None:
-    from datetime import timedelta
-
     class RaceLimited(Workflow):
         deadline = timedelta(seconds=5)
         a = step("shop.a")
@@ -321,15 +332,13 @@ def test_a_deadline_that_waited_for_the_last_settle_changes_nothing(engine: Engi
     engine.sweep()
     engine.ahead(6)
     with locked(job):
-        assert Beside(lambda: scheduler.pass_deadline(job.pk)).result() is None
+        assert Beside(lambda: findings.pass_deadline(job.pk)).result() is None
         engine.settle(claimed)
-    assert scheduler.pass_deadline(job.pk) is False
+    assert findings.pass_deadline(job.pk) is False
     assert state_of(job) == "Completed"
 
 
 def test_a_queue_time_out_that_looks_again_sees_that_a_worker_came(engine: Engine) -> None:
-    from datetime import timedelta
-
     class RaceQueued(Workflow):
         a = step("shop.a", queue_timeout=timedelta(seconds=5))
 
@@ -340,7 +349,7 @@ def test_a_queue_time_out_that_looks_again_sees_that_a_worker_came(engine: Engin
     engine.ahead(6)
     assert Step.objects.queued_too_long().get() == named(job, "a")
     claimed = engine.claim(named(job, "a"))
-    assert scheduler.refuse_queued(claimed.step_id) is False
+    assert findings.refuse_queued(claimed.step_id) is False
     engine.settle(claimed)
     assert state_of(job) == "Completed"
     assert Job.objects.get(pk=job.pk).open_steps == 0

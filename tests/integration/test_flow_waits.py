@@ -8,7 +8,7 @@ import pytest
 from agents import Defer, Permanent
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, start, state_of, states
-from workflows import Workflow, errands, given, scheduler, signal, signals, step, timer, transitions, verbs
+from workflows import Workflow, errands, findings, given, signal, signals, step, timer, transitions, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotAllowed, NotFound, WrongState
 from workflows.models import Attempt, Job, Signal, Step
@@ -290,9 +290,9 @@ def test_time_out_against_signal_has_one_outcome_and_the_loser_is_recorded(engin
         with locked(job):
             beside = Beside(lambda job=job: send(job, "paid", 1)).until_blocked()
             if first == "time-out":
-                assert scheduler.wait_is_over(waiting) is True
+                assert findings.wait_is_over(waiting) is True
         sent = beside.result()
-        late = scheduler.wait_is_over(waiting)
+        late = findings.wait_is_over(waiting)
         assert (sent.outcome, late) == (("taken", False) if first == "signal" else ("lost", False))
         assert history(job).count("signal.received") == 1
         assert named(job, "paid").state == ("Completed" if first == "signal" else "Failed")
@@ -311,12 +311,12 @@ def test_a_thousand_races_of_time_out_against_signal_have_one_outcome_each(engin
     waiting = {job.pk: named(job, "s").pk for job in jobs}
 
     def time_out() -> list[Any]:
-        return [scheduler.wait_is_over(waiting[job.pk]) for job in jobs]
+        return [findings.wait_is_over(waiting[job.pk]) for job in jobs]
 
     beside = Beside(time_out)
     sent = [send(job, "s", 1).outcome for job in jobs]
     beside.result()
-    expired = [scheduler.wait_is_over(waiting[job.pk]) for job in jobs]
+    expired = [findings.wait_is_over(waiting[job.pk]) for job in jobs]
     assert not any(expired)
     ends = dict(Step.objects.filter(name="s").values_list("job_id", "state"))
     for job, outcome in zip(jobs, sent, strict=True):

@@ -9,7 +9,7 @@ from django.db import OperationalError, connection
 from agents import Transient, worker
 from agents.call import LeaseLost
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, statements, step, transitions, verbs
+from workflows import Retry, Workflow, reports, statements, step, transitions, verbs
 from workflows.models import Attempt, Job, Step
 from workflows.transitions import Failure
 
@@ -56,12 +56,12 @@ def test_a_late_failure_does_not_bring_a_dead_job_back(engine: Engine) -> None:
     for _ in range(2):
         engine.ahead(31)
         last = engine.claim(named(job, "b"))
-        assert scheduler.fail(last, FAILURE, sent=None)
+        assert reports.fail(last, FAILURE, sent=None)
         engine.drain()
     engine.pass_time(70, times=2)
     before = Job.objects.get(pk=job.pk)
     assert before.state == "Compensated"
-    assert not scheduler.fail(old, FAILURE, sent=None)
+    assert not reports.fail(old, FAILURE, sent=None)
     engine.drain()
     engine.sweep()
     after = Job.objects.get(pk=job.pk)
@@ -110,12 +110,12 @@ def test_a_failure_repeated_is_taken_once(engine: Engine) -> None:
     """SAS-089"""
     job = Fenced.start()
     claimed = engine.claim(named(job, "a"))
-    assert scheduler.fail(claimed, FAILURE, sent="{}")
-    assert scheduler.fail(claimed, FAILURE, sent="{}")
+    assert reports.fail(claimed, FAILURE, sent="{}")
+    assert reports.fail(claimed, FAILURE, sent="{}")
     assert history(job) == ["job.opened", "step.claimed a", "step.failed a"]
     assert named(job, "a").charged == 1
     engine.drain()
-    assert scheduler.fail(claimed, FAILURE, sent="{}")
+    assert reports.fail(claimed, FAILURE, sent="{}")
     assert Attempt.objects.get().late_at is None
 
 
@@ -176,7 +176,7 @@ def test_a_settle_whose_answer_was_lost_goes_on_with_the_step_handed_over(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SAS-089"""
-    lost = _lose_the_answer(monkeypatch, scheduler, "settle", times=2)
+    lost = _lose_the_answer(monkeypatch, reports, "settle", times=2)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     job = Fenced.start()
     engine.drain()

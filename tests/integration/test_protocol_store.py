@@ -10,7 +10,7 @@ from psycopg.errors import DeadlockDetected
 
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, named, state_of, states
-from workflows import Workflow, scheduler, step, transitions, verbs
+from workflows import Workflow, reports, step, transitions, verbs
 from workflows.clock import now
 from workflows.models import Attempt, ClockOffset, Event, Job, Step
 from workflows.states import JobState
@@ -46,13 +46,13 @@ def no_events(engine: Engine) -> Any:
 
 VERBS: dict[str, Any] = {
     "claim": lambda job, claimed: transitions.claim(named(job, "b").pk, token=uuid.uuid4(), worker="w"),
-    "settle": lambda job, claimed: scheduler.settle(
+    "settle": lambda job, claimed: reports.settle(
         claimed, result="{}", sent=None, next_token=uuid.uuid4(), worker="w", hand_over=True
     ),
-    "settle after doubt": lambda job, claimed: scheduler.settle(
+    "settle after doubt": lambda job, claimed: reports.settle(
         claimed, result="{}", sent=None, next_token=uuid.uuid4(), worker="w", hand_over=True, follows_doubt=True
     ),
-    "fail": lambda job, claimed: scheduler.fail(claimed, Failure(kind="transient", code="x", message="x"), sent=None),
+    "fail": lambda job, claimed: reports.fail(claimed, Failure(kind="transient", code="x", message="x"), sent=None),
     "expire": lambda job, claimed: supervision.expire(claimed.step_id),
     "cancel": lambda job, claimed: verbs.cancel(job.pk, undo=True, actor="x", reason="x"),
     "cancel a step": lambda job, claimed: verbs.cancel_step(job.pk, "a", actor="x", reason="x"),

@@ -10,19 +10,22 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
-from supervisor import sweep
-from workflows import statements
+from supervisor import needs, sweep
+from workflows import history, statements
 from workflows.models import Attempt, Event, Job, Step
 
 _LARGE = {model._meta.db_table for model in (Job, Step, Attempt, Event)}
+_HISTORY = Event._meta.db_table
 
 # 66,000 jobs of three steps that ended over the last 30 days, and 600 that live: 200 with a running step (20 of them
 # overdue), 200 ready, 200 with a failed step, of which 20 stand in front of a person and 20 wait for a remedy. Of those
-# that ended, 100 old ones failed; one job in a thousand is client 99's.
+# that ended, 100 old ones failed; one job in a thousand is client 99's. By their ids they are of five or six weeks.
 _SEED = """
 INSERT INTO sag_workflows_job (id, client_id, workflow, version, plan, input, state, reason, seq, open_steps, created_at,
     finished_at)
-SELECT gen_random_uuid(), CASE WHEN n % 1000 = 0 THEN 99 ELSE n % 7 END, 'Seeded', 1, '{"steps": []}', '{}',
+SELECT (lpad(to_hex((extract(epoch FROM now() - n * interval '40 s') * 1000)::bigint), 12, '0')
+        || '7' || substr(md5(n::text), 1, 3) || '8' || substr(md5(n::text), 4, 15))::uuid,
+       CASE WHEN n % 1000 = 0 THEN 99 ELSE n % 7 END, 'Seeded', 1, '{"steps": []}', '{}',
        CASE WHEN n <= 600 THEN 'Running' WHEN n BETWEEN 60001 AND 60100 THEN 'Failed' ELSE 'Completed' END,
        CASE WHEN n BETWEEN 60001 AND 60100 THEN 'step_failed' ELSE '' END, 8, CASE WHEN n <= 600 THEN 3 ELSE 0 END,
        now() - n * interval '40 s', CASE WHEN n > 600 THEN now() - n * interval '39 s' END
@@ -71,6 +74,8 @@ pytestmark = pytest.mark.usefixtures("transactional_db")
 def full_store(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
     with django_db_blocker.unblock(), transaction.atomic():
         with connection.cursor() as cursor:
+            this_week = history.week_of(history.present())
+            history.make(this_week - 5 * history.WEEK, this_week)
             cursor.execute("SET LOCAL statement_timeout = 0")
             cursor.execute(_SEED)
         yield
@@ -118,8 +123,12 @@ def explain_prepared(statement: str) -> Access:
 
 
 def scanned(found: Access) -> set[str]:
-    """The large tables that are read from end to end."""
-    return {table for table, index in found if not index} & _LARGE
+    """The large tables that are read from end to end; of the history one partition would do."""
+    return {_whole(table) for table, index in found if not index} & _LARGE
+
+
+def _whole(table: str) -> str:
+    return _HISTORY if table.startswith(_HISTORY) else table
 
 
 @pytest.mark.parametrize(
@@ -144,7 +153,7 @@ def scanned(found: Access) -> set[str]:
 def test_a_hot_statement_finds_its_rows_by_exactly_these_indexes(statement: str, indexes: set[str]) -> None:
     found = explain_prepared(getattr(statements, statement))
     assert scanned(found) == set()
-    assert {index for table, index in found if table in _LARGE} == indexes
+    assert {index for table, index in found if _whole(table) in _LARGE} == indexes
 
 
 def test_the_check_would_notice_a_table_that_is_read_from_end_to_end() -> None:
@@ -190,6 +199,22 @@ def test_a_question_is_answered_by_its_index(question: Callable[[], object], ind
     assert scanned(found) == set()
 
 
+def test_what_needs_a_person_is_found_by_small_indexes_alone() -> None:
+    with CaptureQueriesContext(connection) as asked:
+        needs._changes()
+    found = explain(asked.captured_queries[-1]["sql"])
+    assert scanned(found) == set()
+    small = {
+        "step_escalated",
+        "attempt_in_doubt",
+        "job_undone_in_part",
+        "step_waits_for_ever",
+        "step_waiting",
+        "step_ready",
+    }
+    assert small <= {index for _, index in found}
+
+
 def test_the_steps_of_one_job_are_found_without_walking_the_table() -> None:
     job = Job.objects.newest_first()[0]
     with CaptureQueriesContext(connection) as asked:
@@ -197,6 +222,37 @@ def test_the_steps_of_one_job_are_found_without_walking_the_table() -> None:
         list(Event.objects.filter(job=job))
     for query in asked.captured_queries:
         assert scanned(explain(query["sql"])) == set()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        pytest.param(
+            lambda job: list(Event.objects.filter(job=job, seq__gt=1).order_by("seq")[:201]), id="since a number"
+        ),
+        pytest.param(lambda job: list(Event.objects.filter(job=job).order_by("-seq")[:201]), id="the newest"),
+        pytest.param(
+            lambda job: Event.objects.filter(job=job, kind="job.paused").order_by("-seq").first(),
+            id="the newest of a kind",
+        ),
+    ],
+)
+def test_the_history_of_a_job_is_looked_for_in_its_own_week_and_by_its_index(
+    question: Callable[[Job], object],
+) -> None:
+    for job in (Job.objects.newest_first()[0], Job.objects.newest_first()[60_000]):
+        [week] = [week for week in history.partitions() if week.covers(history.moment_of(job.pk))]
+        with CaptureQueriesContext(connection) as asked:
+            question(job)
+        assert explain(asked.captured_queries[0]["sql"]) == {(week.name, f"{week.name}_pkey")}
+
+
+def test_the_jobs_of_a_week_are_found_by_leaps() -> None:
+    [week] = [week for week in history.partitions() if week.covers(history.present() - 2 * history.WEEK)]
+    with CaptureQueriesContext(connection) as asked:
+        jobs = history.jobs_in(week, limit=200)
+    assert len(jobs) == 200
+    assert explain(asked.captured_queries[0]["sql"]) == {(week.name, f"{week.name}_pkey")}
 
 
 def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> None:

@@ -9,7 +9,8 @@ from agents import InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, state_of
 from tests.integration.test_undo_preview import ONE_TRY, compensate, undos
-from workflows import Retry, Workflow, given, item, scheduler, signal, step, verbs
+from workflows import Retry, Workflow, given, item, reports, signal, step, verbs
+from workflows.allowed import job_verbs, step_verbs
 from workflows.exceptions import InvalidInput, NotFound, StaleVersion, WrongState
 from workflows.models import Attempt, Event, Job, Step
 from workflows.transitions import Failure
@@ -71,7 +72,7 @@ def at(job: Job, address: str) -> Step:
 
 
 def offered(job: Job, address: str) -> list[str]:
-    return verbs.step_verbs(Job.objects.get(pk=job.pk), at(job, address))
+    return step_verbs(Job.objects.get(pk=job.pk), at(job, address))
 
 
 def verdict(job: Job, name: str, done: bool, **options: Any) -> Step:
@@ -216,7 +217,7 @@ def _failed_with_doubt(engine: Engine) -> Job:
 def test_a_job_undone_but_for_a_doubt_offers_the_verdict_and_no_retry(engine: Engine) -> None:
     job = _failed_with_doubt(engine)
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == []
+    assert job_verbs(Job.objects.get(pk=job.pk)) == []
     assert offered(job, "b") == ["verdict"]
     with pytest.raises(WrongState, match="what became of b"):
         verbs.retry_job(job.pk, actor="operator:x", reason="try")
@@ -410,7 +411,7 @@ def test_a_late_failure_is_no_result_to_take_up(engine: Engine) -> None:
     engine.ahead(11)
     supervision.expire(claimed.step_id)
     engine.drain()
-    scheduler.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
+    reports.fail(claimed, Failure(kind="permanent", code="no", message="no"), sent=None)
     with pytest.raises(NotFound):
         give(job, "a", attempt=1)
 
@@ -546,7 +547,7 @@ def test_an_item_tolerated_while_others_run_does_not_end_the_fan_out_too_early(e
     job = TolerantTold.start({"list": [1, 2]})
     first, second = (engine.claim(at(job, f"a:{n}")) for n in (0, 1))
     engine.rings.clear()
-    scheduler.fail(first, Failure(kind="permanent", code="no", message="no"), sent=None)
+    reports.fail(first, Failure(kind="permanent", code="no", message="no"), sent=None)
     engine.drain()
     assert (at(job, "a").items_open, at(job, "a").items_failed) == (1, 1)
     give(job, "a:0", result="by hand")
@@ -839,7 +840,7 @@ def test_a_compensated_job_is_never_tried_again(engine: Engine) -> None:
     engine.says("shop.b", Permanent("no"))
     job = _run(UndoableTold, engine)
     assert state_of(job) == "Compensated"
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == []
+    assert job_verbs(Job.objects.get(pk=job.pk)) == []
     with pytest.raises(WrongState, match="only a Failed one"):
         verbs.retry_job(job.pk, actor="operator:x", reason="again")
     assert all(offered(job, name) == [] for name in ("a", "b", "a.undo"))

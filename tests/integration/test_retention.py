@@ -7,11 +7,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from agents import Permanent
-from supervisor import retention
+from supervisor import retention, sweep
+from supervisor.models import Sweep
 from tests.integration.engine import Beside, Engine, locked, named
 from workflows import Workflow, step
 from workflows.clock import now
-from workflows.models import Attempt, Event, IdempotencyRecord, Job, Step
+from workflows.models import Attempt, IdempotencyRecord, Job, Step
 
 DAY = 86_400
 
@@ -38,13 +39,13 @@ def undone(engine: Engine, undo: object = None) -> Job:
     return Job.objects.get(pk=job.pk)
 
 
-def test_a_job_that_completed_is_forgotten_after_thirty_days_with_all_its_rows(engine: Engine) -> None:
+def test_a_job_that_completed_is_forgotten_after_thirty_days_with_its_steps_and_attempts(engine: Engine) -> None:
     done(engine)
     engine.ahead(29 * DAY)
     assert retention.prune() == 0
     engine.ahead(2 * DAY)
     assert retention.prune() == 1
-    assert [model.objects.count() for model in (Job, Step, Attempt, Event)] == [0, 0, 0, 0]
+    assert [model.objects.count() for model in (Job, Step, Attempt)] == [0, 0, 0]
 
 
 def test_one_that_was_undone_goes_with_its_undos(engine: Engine) -> None:
@@ -82,13 +83,21 @@ def test_the_number_of_statements_depends_on_batches_and_not_on_jobs(
         for _ in range(jobs):
             done(engine)
         engine.ahead(31 * DAY)
-        with CaptureQueriesContext(
-            connection,
-        ) as captured:
+        with CaptureQueriesContext(connection) as captured:
             assert retention.prune() == jobs
         return len(captured)
 
     assert statements(2) == statements(20)
+
+
+def test_a_sweep_is_forgotten_after_a_day_so_many_at_once(engine: Engine) -> None:
+    old, young = (now() - timedelta(hours=hours) for hours in (25, 23))
+    rows = [Sweep(started_at=moment, finished_at=moment) for moment in [young, *[old] * (sweep.PAGE + 1)]]
+    Sweep.objects.bulk_create(rows)
+    sweep.sweep()
+    assert Sweep.objects.filter(finished_at=old).count() == 1
+    sweep.sweep()
+    assert [Sweep.objects.filter(finished_at=moment).count() for moment in (old, young)] == [0, 1]
 
 
 def test_a_key_is_forgotten_after_two_days(engine: Engine) -> None:
@@ -105,4 +114,3 @@ def test_a_key_is_forgotten_after_two_days(engine: Engine) -> None:
         )
     retention.prune()
     assert [record.key for record in IdempotencyRecord.objects.all()] == ["1"]
-    IdempotencyRecord.objects.all().delete()

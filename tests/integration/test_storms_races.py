@@ -11,7 +11,7 @@ from supervisor import storms
 from supervisor import sweep as supervision
 from supervisor.models import Incident
 from tests.integration.engine import Beside, Engine, check_books, named, state_of
-from workflows import Retry, Workflow, scheduler, step, transitions, verbs
+from workflows import Retry, Workflow, reports, step, transitions, verbs
 from workflows.clock import now
 from workflows.exceptions import WrongState
 from workflows.models import Breaker, Job, Step
@@ -112,7 +112,7 @@ def test_a_trial_that_failed_is_not_given_up_before_its_failure_is_decided_on(en
     outage_of(engine)
     trial = trial_of(engine)
     away = Failure(kind=ErrorKind.TRANSIENT, code="unavailable", message="It does not answer.")
-    scheduler.fail(engine.claim(trial), away, sent=None)
+    reports.fail(engine.claim(trial), away, sent=None)
     engine.rings.clear()
     storms.tend()
     assert shop().phase == "trial"

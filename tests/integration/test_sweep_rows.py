@@ -1,15 +1,31 @@
 """The sweep: one row at a time; what is locked is passed over, what raises stops nobody, what is stranded moves again."""
 
 import uuid
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step, transitions, verbs
+from workflows import Retry, Workflow, findings, reports, step, timer, transitions, verbs
+from workflows.clock import now
 from workflows.models import Attempt, Event, Job, Step
+
+
+class SweptInTime(Workflow):
+    """One that is over soon."""
+
+    deadline = timedelta(minutes=1)
+
+    a = step("shop.a")
+
+
+class SweptAtGate(Workflow):
+    """One that the scheduler has to look at before it begins."""
+
+    a = timer(timedelta(hours=1))
 
 
 class Swept(Workflow):
@@ -64,15 +80,41 @@ def test_the_row_behind_twice_a_page_of_poison_is_handled_in_the_same_sweep(
         check_books(job)
 
 
+def test_the_job_behind_twice_a_page_of_poison_is_handled_in_the_same_sweep(
+    engine: Engine, poison: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "PAGE", 5)
+    jobs = [SweptInTime.start() for _ in range(2 * supervision.PAGE + 1)]
+    engine.rings.clear()
+    engine.sweep()  # the time of a job counts from when it is first seen
+    *bad, good = sorted(jobs, key=lambda job: job.pk)
+    poison([named(job, "a").pk for job in bad])
+    engine.ahead(61)
+    row = engine.sweep()
+    assert row.failed == len(bad)
+    assert state_of(good) == "Failed"
+
+
+def test_a_job_that_is_locked_at_its_gate_does_not_keep_the_sweep_waiting(engine: Engine) -> None:
+    job = SweptAtGate.start(start_at=now() + timedelta(minutes=1))
+    engine.ahead(61)
+    with transaction.atomic():
+        transitions.lock(job.pk)
+        row = Beside(engine.sweep).result()
+        assert (row.moved, row.failed) == (0, 0)
+    assert engine.sweep().moved == 1
+    assert named(job, "a").state == "Running"
+
+
 def test_a_failed_step_that_cannot_be_decided_on_stops_no_other(engine: Engine, poison: Any) -> None:
     """SAS-024"""
     jobs = _many_running(engine, 3)
     from workflows.transitions import Failure
 
     for job in jobs:
-        claimed = scheduler.claimed_under(named(job, "a").pk, named(job, "a").token)
+        claimed = reports.claimed_under(named(job, "a").pk, named(job, "a").token)
         assert claimed is not None
-        scheduler.fail(claimed, Failure(kind="transient", code="busy", message="busy"), sent=None)
+        reports.fail(claimed, Failure(kind="transient", code="busy", message="busy"), sent=None)
     engine.rings.clear()
     poison([named(jobs[0], "a").pk])
     row = engine.sweep()
@@ -249,13 +291,13 @@ def test_a_stranded_job_that_cannot_be_healed_stops_no_other(engine: Engine, mon
     jobs = [Swept.start() for _ in range(3)]
     engine.rings.clear()
     Step.objects.update(held=True)
-    real = scheduler.heal
+    real = findings.heal
 
     def heal(job_id: uuid.UUID) -> bool:
         if job_id == min(job.pk for job in jobs):
             raise RuntimeError("poison")
         return real(job_id)
 
-    monkeypatch.setattr(scheduler, "heal", heal)
+    monkeypatch.setattr(findings, "heal", heal)
     row = engine.sweep()
     assert (row.moved, row.failed) == (2, 1)

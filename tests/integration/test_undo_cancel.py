@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step, verbs
+from workflows import Retry, Workflow, reports, step, verbs
 from workflows.exceptions import InvalidInput, WrongState
 from workflows.models import Job
 
@@ -57,7 +57,7 @@ def test_a_cancelled_job_waits_for_all_its_running_branches_and_starts_nothing(e
     assert engine.asked() == []
     from workflows.transitions import Failure
 
-    scheduler.fail(c, Failure(kind="transient", code="busy", message="busy"), sent=None)
+    reports.fail(c, Failure(kind="transient", code="busy", message="busy"), sent=None)
     assert state_of(job) == "Compensating"
     assert named(job, "c").attempt == 1
     engine.drain()

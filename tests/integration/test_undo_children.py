@@ -6,7 +6,7 @@ from typing import Any
 from agents import InDoubt, Permanent, Transient
 from tests.integration.engine import Engine, check_books, history, state_of
 from tests.integration.test_undo_preview import ONE_TRY, compensate, shown, undos
-from workflows import Retry, Workflow, child, given, item, step, verbs
+from workflows import Retry, Workflow, child, given, item, step, undo, verbs
 from workflows.models import Job, Step
 
 
@@ -194,7 +194,7 @@ def test_the_preview_of_the_parent_is_refused_once_its_child_has_been_undone_by_
 
     job = _run(CrossedOuter, engine)
     [inner] = children_of(job)
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     compensate(inner)
     engine.drain()
     assert (state_of(inner), state_of(job)) == ("Compensated", "Completed")

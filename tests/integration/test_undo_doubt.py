@@ -8,7 +8,7 @@ import pytest
 from agents import InDoubt, Permanent, Transient
 from supervisor import sweep as supervision
 from tests.integration.engine import Engine, check_books, history, named, state_of, states
-from workflows import Retry, Workflow, scheduler, step, verbs
+from workflows import Retry, Workflow, reports, step, verbs
 from workflows.models import Attempt, Job, Step
 
 LOST = InDoubt("the connection was lost")
@@ -338,7 +338,7 @@ def test_a_late_failure_after_the_undo_changes_nothing(engine: Engine) -> None:
     engine.drain()
     engine.pass_time(60)
     before = states(job)
-    assert not scheduler.fail(claimed, Failure(kind="permanent", code="x", message="no"), sent=None)
+    assert not reports.fail(claimed, Failure(kind="permanent", code="x", message="no"), sent=None)
     assert states(job) == before
     assert history(job)[-1] == "attempt.late a"
 

@@ -17,7 +17,8 @@ from tests.integration.test_undo_preview import (
     shown,
     undos,
 )
-from workflows import Retry, Workflow, given, item, signal, signals, step, timer, verbs
+from workflows import Retry, Workflow, given, item, signal, signals, step, timer, undo, verbs
+from workflows.allowed import job_verbs, step_verbs
 from workflows.exceptions import DigestMismatch, WrongState
 from workflows.models import Event, Job, Signal, Step
 
@@ -48,6 +49,15 @@ class WaitingInPart(Workflow):
     b = step("shop.b", compensation="shop.undo_b", after=[approval])
 
 
+class HalfInPart(Workflow):
+    """b cannot be undone."""
+
+    on_failure = "hold"
+
+    a = step("shop.a", compensation="shop.undo_a")
+    b = step("shop.b", after=[a], retry=ONE_TRY)
+
+
 def retry(job: Job, **options: Any) -> Job:
     return verbs.retry_job(job.pk, actor="operator:x", reason="mended", **options)
 
@@ -63,6 +73,15 @@ def keys(engine: Engine, operation: str) -> list[str]:
 def of_plan(job: Job) -> dict[str, tuple[str, int]]:
     rows = Step.objects.of_plan().filter(job=job, role="forward").order_by("place")
     return {row.name: (row.state, row.generation) for row in rows}
+
+
+def _undone_but_for_a_doubt(engine: Engine) -> Job:
+    engine.says("shop.b", InDoubt("lost"), {})
+    job = HalfInPart.start()
+    engine.drain()
+    compensate(job, down_to="a")
+    engine.drain()
+    return job
 
 
 def _done(engine: Engine, workflow: type[Workflow] = LineInPart, input: Any = None) -> Job:
@@ -85,14 +104,14 @@ def test_the_step_and_all_that_depends_on_it_are_undone_and_nothing_else(engine:
     ended = Job.objects.get(pk=job.pk)
     assert (ended.state, ended.partial, ended.reason) == ("Failed", True, "operator")
     assert ended.reason_detail == "Undone down to b: they asked"
-    assert set(verbs.job_verbs(ended)) == {"retries", "compensation"}
+    assert set(job_verbs(ended)) == {"retries", "compensation"}
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     check_books(job)
 
 
 def test_the_digest_of_a_part_is_not_that_of_the_whole(engine: Engine) -> None:
     job = _done(engine)
-    whole, part = verbs.preview(job.pk), verbs.preview(job.pk, down_to="a")
+    whole, part = undo.preview(job.pk), undo.preview(job.pk, down_to="a")
     assert [call["step"] for call in whole.steps] == [call["step"] for call in part.steps]
     with pytest.raises(DigestMismatch):
         compensate(job, whole.digest, down_to="a")
@@ -317,7 +336,7 @@ def test_an_undo_that_failed_in_a_part_comes_first_when_the_rest_is_undone(engin
     job = _done(engine)
     compensate(job, down_to="c")
     engine.drain()
-    assert (state_of(job), verbs.job_verbs(Job.objects.get(pk=job.pk))) == ("Failed", ["retries", "compensation"])
+    assert (state_of(job), job_verbs(Job.objects.get(pk=job.pk))) == ("Failed", ["retries", "compensation"])
     assert shown(job) == ["c", "b", "a"]
     compensate(job)
     engine.drain()
@@ -354,7 +373,7 @@ def test_what_could_not_be_undone_is_not_done_twice_and_what_follows_waits_throu
         c = step("shop.c", compensation="shop.undo_c", after=[b])
 
     job = _done(engine, LetterInPart)
-    assert [entry["step"] for entry in verbs.preview(job.pk, down_to="a").not_undone] == ["b"]
+    assert [entry["step"] for entry in undo.preview(job.pk, down_to="a").not_undone] == ["b"]
     compensate(job, down_to="a")
     engine.drain()
     retry(job)
@@ -487,25 +506,14 @@ def test_a_child_is_undone_and_started_again_as_another_job(engine: Engine) -> N
 
 def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done_again(engine: Engine) -> None:
     """A step in doubt never gets a new key."""
-
-    class HalfInPart(Workflow):
-        on_failure = "hold"
-
-        a = step("shop.a", compensation="shop.undo_a")
-        b = step("shop.b", after=[a], retry=ONE_TRY)
-
-    engine.says("shop.b", InDoubt("lost"), {})
-    job = HalfInPart.start()
-    engine.drain()
-    compensate(job, down_to="a")
-    engine.drain()
+    job = _undone_but_for_a_doubt(engine)
     ended = Job.objects.get(pk=job.pk)
-    assert (ended.state, verbs.job_verbs(ended)) == ("Failed", [])
+    assert (ended.state, job_verbs(ended)) == ("Failed", [])
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
     with pytest.raises(WrongState, match="record a verdict first"):
         retry(job)
     verbs.verdict(job.pk, "b", done=False, actor="operator:x", reason="they have no record of it")
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == ["retries"]
+    assert job_verbs(Job.objects.get(pk=job.pk)) == ["retries"]
     retry(job)
     engine.drain()
     assert keys(engine, "shop.b") == [f"{job.pk}:b", f"{job.pk}:b:g2"]
@@ -514,17 +522,7 @@ def test_a_step_in_doubt_that_cannot_be_undone_wants_a_verdict_before_it_is_done
 
 
 def test_a_verdict_that_it_was_done_keeps_it_when_the_job_goes_forward_again(engine: Engine) -> None:
-    class HalfInPart(Workflow):
-        on_failure = "hold"
-
-        a = step("shop.a", compensation="shop.undo_a")
-        b = step("shop.b", after=[a], retry=ONE_TRY)
-
-    engine.says("shop.b", InDoubt("lost"), {})
-    job = HalfInPart.start()
-    engine.drain()
-    compensate(job, down_to="a")
-    engine.drain()
+    job = _undone_but_for_a_doubt(engine)
     verbs.verdict(job.pk, "b", done=True, result={"reference": "B"}, actor="operator:x", reason="it is in their books")
     retry(job)
     engine.drain()
@@ -576,7 +574,7 @@ def test_a_second_asking_of_an_earlier_generation_that_fails_can_be_tried_again(
     engine.drain()
     engine.pass_time(120)
     assert Job.objects.needs_person().filter(pk=job.pk).exists()
-    assert "retries" in verbs.step_verbs(Job.objects.get(pk=job.pk), at(job, "a.recheck"))
+    assert "retries" in step_verbs(Job.objects.get(pk=job.pk), at(job, "a.recheck"))
     verbs.retry_step(job.pk, "a.recheck", actor="operator:x", reason="open")
     engine.drain()
     assert not Job.objects.needs_person().exists()
@@ -588,12 +586,12 @@ def test_a_retry_and_another_undo_at_once_one_wins_and_the_other_changes_nothing
     job = _done(engine)
     compensate(job, down_to="b")
     engine.drain()
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     with locked(job):
-        undo = Beside(lambda: compensate(job, digest)).until_blocked()
+        undoing = Beside(lambda: compensate(job, digest)).until_blocked()
         retry(job)
     with pytest.raises(DigestMismatch):
-        undo.result()
+        undoing.result()
     engine.drain()
     assert state_of(job) == "Completed"
     assert Event.objects.filter(job=job, kind="job.compensating").count() == 1
@@ -610,7 +608,7 @@ def test_the_old_rows_can_no_longer_be_acted_on(engine: Engine) -> None:
     retry(job)
     old.refresh_from_db()
     assert old.superseded
-    assert verbs.step_verbs(Job.objects.get(pk=job.pk), old) == []
+    assert step_verbs(Job.objects.get(pk=job.pk), old) == []
     assert at(job, "c").pk != old.pk
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from agents import InDoubt, Permanent
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, state_of, states
-from workflows import Retry, Workflow, child, given, item, step, verbs
+from workflows import Retry, Workflow, child, given, item, step, undo, verbs
+from workflows.allowed import job_verbs
 from workflows.exceptions import DigestMismatch, NotFound, StaleVersion, WrongState
 from workflows.models import Job, Step
 
@@ -68,9 +69,9 @@ class PivotalShown(Workflow):
 
 
 def compensate(job: Job, digest: str | None = None, *, down_to: str | None = None, **options: Any) -> Job:
-    digest = digest or verbs.preview(job.pk, down_to=down_to).digest
+    digest = digest or undo.preview(job.pk, down_to=down_to).digest
     actor = options.pop("actor", "operator:x")
-    return verbs.compensate(job.pk, digest=digest, down_to=down_to, actor=actor, reason="they asked", **options)
+    return undo.compensate(job.pk, digest=digest, down_to=down_to, actor=actor, reason="they asked", **options)
 
 
 def undos(engine: Engine) -> list[str]:
@@ -78,7 +79,7 @@ def undos(engine: Engine) -> list[str]:
 
 
 def shown(job: Job, **options: Any) -> list[str]:
-    return [call["step"] for call in verbs.preview(job.pk, **options).steps]
+    return [call["step"] for call in undo.preview(job.pk, **options).steps]
 
 
 # --- what is shown -----------------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def test_the_calls_are_shown_with_the_keys_and_references_of_what_they_undo(engi
     engine.says("shop.a", {"reference": "A1"})
     job = TreeShown.start()
     engine.drain()
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     assert preview.steps[-1] == {
         "step": "a",
         "operation": "shop.undo_a",
@@ -117,7 +118,7 @@ def test_looking_changes_nothing_and_shows_the_same_again(engine: Engine) -> Non
     job = TreeShown.start()
     engine.drain()
     before = (history(job), states(job), Job.objects.get(pk=job.pk).seq)
-    first, second = verbs.preview(job.pk), verbs.preview(job.pk)
+    first, second = undo.preview(job.pk), undo.preview(job.pk)
     assert first == second
     assert (history(job), states(job), Job.objects.get(pk=job.pk).seq) == before
 
@@ -132,7 +133,7 @@ def test_what_declares_no_undo_is_told_from_what_needs_none(engine: Engine) -> N
 
     job = ReadingShown.start()
     engine.drain()
-    why = {entry["step"]: entry["why"].partition(":")[0] for entry in verbs.preview(job.pk).not_undone}
+    why = {entry["step"]: entry["why"].partition(":")[0] for entry in undo.preview(job.pk).not_undone}
     assert why == {"b": "unnecessary", "c": "undeclared"}
 
 
@@ -147,7 +148,7 @@ def test_what_is_in_doubt_is_named_whether_or_not_it_can_be_undone(engine: Engin
     engine.says("shop.b", InDoubt("lost"))
     job = DoubtfulShown.start()
     engine.drain()
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     assert [(call["step"], call["in_doubt"]) for call in preview.steps] == [("a", True)]
     assert preview.in_doubt == ["a", "b"]
     assert [entry["step"] for entry in preview.not_undone] == ["b"]
@@ -157,7 +158,7 @@ def test_what_runs_is_named_and_what_it_turns_out_to_have_done_is_undone(engine:
     job = TreeShown.start()
     engine.rings.clear()
     claimed = engine.claim(named(job, "a"))
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     assert (preview.running, preview.steps) == (["a"], [])
     compensate(job, preview.digest)
     assert state_of(job) == "Running"
@@ -173,7 +174,7 @@ def test_the_items_of_a_fan_out_are_shown_one_by_one_and_only_those_that_did_som
     engine.says("shop.a", {"id": 1}, Permanent("no"), {"id": 3})
     job = SpreadShown.start({"list": [1, 2, 3]})
     engine.pass_time(1)
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     assert [(call["step"], call["reference"]) for call in preview.steps] == [
         ("b", None),
         ("a:0", "1"),
@@ -190,7 +191,7 @@ def test_a_child_is_one_step_of_the_undo_and_its_job_is_undone_by_itself(engine:
     job = OuterShown.start()
     engine.drain()
     assert state_of(job) == "Completed"
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     assert [call["step"] for call in preview.steps] == ["b", "inner", "a"]
     compensate(job, preview.digest)
     engine.drain()
@@ -204,9 +205,9 @@ def test_a_child_is_one_step_of_the_undo_and_its_job_is_undone_by_itself(engine:
 def test_a_job_that_is_not_there_and_a_step_that_is_not_there_are_not_found(engine: Engine) -> None:
     job = TreeShown.start()
     with pytest.raises(NotFound, match="no step 'x'"):
-        verbs.preview(job.pk, down_to="x")
+        undo.preview(job.pk, down_to="x")
     with pytest.raises(NotFound):
-        verbs.preview(uuid.uuid4())
+        undo.preview(uuid.uuid4())
 
 
 # --- exactly this ------------------------------------------------------------------------------------------------------
@@ -217,7 +218,7 @@ def test_a_step_that_settles_after_the_look_has_the_undo_refused(engine: Engine)
     job = TreeShown.start()
     handed = engine.settle(engine.claim(named(job, "a"))).handed_over
     engine.rings.clear()
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     engine.settle(handed)
     before = history(job)
     with pytest.raises(DigestMismatch) as refused:
@@ -234,7 +235,7 @@ def test_an_item_that_settles_after_the_look_has_the_undo_refused(engine: Engine
     first, second = Step.objects.filter(job=job, parent__isnull=False).order_by("index")
     engine.settle(engine.claim(first))
     claimed = engine.claim(second)
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     engine.settle(claimed)
     with pytest.raises(DigestMismatch):
         compensate(job, digest)
@@ -245,7 +246,7 @@ def test_an_undo_that_waited_for_a_settle_is_refused(engine: Engine) -> None:
     """B2, with two sessions: the settle commits while the undo waits for the lock."""
     job = TreeShown.start()
     claimed = engine.claim(named(job, "a"))
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     with locked(job):
         beside = Beside(lambda: compensate(job, digest)).until_blocked()
         engine.settle(claimed)
@@ -258,7 +259,7 @@ def test_an_undo_that_waited_for_a_settle_is_refused(engine: Engine) -> None:
 def test_of_two_operators_at_once_one_undoes_and_the_other_is_told(engine: Engine) -> None:
     job = TreeShown.start()
     engine.drain()
-    digest = verbs.preview(job.pk).digest
+    digest = undo.preview(job.pk).digest
     with locked(job):
         both = [Beside(lambda: compensate(job, digest)).until_blocked() for _ in range(2)]
     outcomes = [_outcome_of(beside.result) for beside in both]
@@ -293,12 +294,12 @@ def test_a_completed_job_is_undone_within_its_time_and_not_after_it(engine: Engi
     job, other = TreeShown.start(), TreeShown.start()
     engine.drain()
     engine.ahead(86_000)
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == ["compensation"]
+    assert job_verbs(Job.objects.get(pk=job.pk)) == ["compensation"]
     compensate(job)
     engine.ahead(500)
     with pytest.raises(WrongState, match="too long to be undone"):
         compensate(other)
-    assert verbs.job_verbs(Job.objects.get(pk=other.pk)) == []
+    assert job_verbs(Job.objects.get(pk=other.pk)) == []
     engine.drain()
     ended = Job.objects.get(pk=job.pk)
     assert (ended.state, ended.reason, ended.reason_detail) == ("Compensated", "operator", "they asked")
@@ -334,7 +335,7 @@ def test_a_failed_job_is_undone_after_the_fact(engine: Engine) -> None:
     verbs.cancel(job.pk, undo=False, actor="operator:x", reason="we keep it")
     engine.settle(handed)
     assert state_of(job) == "Failed"
-    assert set(verbs.job_verbs(Job.objects.get(pk=job.pk))) == {"retries", "compensation"}
+    assert set(job_verbs(Job.objects.get(pk=job.pk))) == {"retries", "compensation"}
     compensate(job)
     engine.drain()
     assert undos(engine) == ["b", "a"]
@@ -346,7 +347,7 @@ def test_a_failed_job_is_undone_after_the_fact(engine: Engine) -> None:
 def test_where_nothing_was_done_there_is_nothing_to_undo(engine: Engine) -> None:
     job = TreeShown.start()
     verbs.cancel(job.pk, undo=False, actor="operator:x", reason="stop")
-    assert "compensation" not in verbs.job_verbs(Job.objects.get(pk=job.pk))
+    assert "compensation" not in job_verbs(Job.objects.get(pk=job.pk))
     with pytest.raises(WrongState, match="nothing to undo"):
         compensate(job)
 
@@ -369,9 +370,9 @@ def test_what_a_person_held_is_not_theirs_any_more_once_the_job_is_undone(engine
 def test_behind_the_pivot_nothing_is_undone(engine: Engine) -> None:
     job = PivotalShown.start()
     engine.drain()
-    preview = verbs.preview(job.pk)
+    preview = undo.preview(job.pk)
     assert preview.pivot == "b"
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == []
+    assert job_verbs(Job.objects.get(pk=job.pk)) == []
     with pytest.raises(WrongState, match="point of no return"):
         compensate(job, preview.digest)
     with pytest.raises(WrongState, match="point of no return"):
@@ -382,7 +383,7 @@ def test_behind_the_pivot_nothing_is_undone(engine: Engine) -> None:
 def test_what_stands_behind_the_pivot_can_be_undone_by_itself(engine: Engine) -> None:
     job = PivotalShown.start()
     engine.drain()
-    assert verbs.preview(job.pk, down_to="c").pivot is None
+    assert undo.preview(job.pk, down_to="c").pivot is None
     compensate(job, down_to="c")
     engine.drain()
     assert undos(engine) == ["c"]
@@ -396,7 +397,7 @@ def test_a_pivot_that_may_be_done_protects_as_well(engine: Engine) -> None:
     engine.drain()
     assert state_of(job) == "Running"
     assert named(job, "b").remedy == "escalate"
-    assert verbs.job_verbs(Job.objects.get(pk=job.pk)) == ["cancellation", "pause"]
+    assert job_verbs(Job.objects.get(pk=job.pk)) == ["cancellation", "pause"]
     with pytest.raises(WrongState, match="point of no return"):
         verbs.cancel(job.pk, undo=True, actor="operator:x", reason="no")
     verbs.verdict(job.pk, "b", done=False, actor="operator:x", reason="they have no record of it")
@@ -417,7 +418,7 @@ def test_a_pivot_that_ends_after_the_cancel_keeps_the_job_from_being_undone(engi
     failed = Job.objects.get(pk=job.pk)
     assert failed.state == "Failed"
     assert "b is done, the point of no return" in failed.reason_detail
-    assert verbs.job_verbs(failed) == ["retries"]
+    assert job_verbs(failed) == ["retries"]
     verbs.retry_job(job.pk, actor="operator:x", reason="forward, then")
     engine.drain()
     assert state_of(job) == "Completed"

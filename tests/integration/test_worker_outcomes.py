@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection
+from django.test.utils import CaptureQueriesContext
 
 from agents import heartbeat, worker
 from agents.heartbeat import Heart, Held
@@ -330,7 +331,6 @@ def test_doorbells_doubled_and_out_of_order_do_nothing_twice(engine: Engine) -> 
 
 def test_a_chain_of_plain_steps_asks_the_store_nothing_beside_the_hot_statements(engine: Engine) -> None:
     """Each further question of a step is paid for by every step of every job."""
-    from django.test.utils import CaptureQueriesContext
 
     class PlainChain(Workflow):
         a = step("shop.a")

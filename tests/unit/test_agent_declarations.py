@@ -55,6 +55,37 @@ def test_a_rate_is_a_count_and_a_time_both_above_zero(name: str, rate: Any) -> N
         Agent(name, rate=rate)
 
 
+NO_ADDRESSES = [
+    "wiki",
+    "javascript:alert(1)",
+    "ftp://x.example",
+    "https://",
+    "https://a b",
+    'https://a/"b',
+    7,
+    None,
+    "https://[x",
+    "https://x/" + "y" * 500,
+]
+
+
+@pytest.mark.parametrize("runbook", NO_ADDRESSES, ids=repr)
+def test_a_runbook_is_the_address_of_a_page(name: str, runbook: Any) -> None:
+    with pytest.raises(ImproperlyConfigured, match="runbook= of the agent 'passing'"):
+        Agent(name, runbook=runbook)
+    assert name not in registry._agents
+
+
+def test_a_runbook_is_announced_and_an_installation_may_have_its_own(name: str, settings: Settings) -> None:
+    assert (
+        row_of(Agent(name, runbook="http://wiki.example.com/hotel#down")).runbook
+        == "http://wiki.example.com/hotel#down"
+    )
+    registry._agents.pop(name)
+    settings.SAG_AGENTS = {name: {"runbook": "https://ours.example.com"}}
+    assert row_of(Agent(name, runbook="https://wiki.example.com")).runbook == "https://ours.example.com"
+
+
 def test_limits_are_announced(name: str) -> None:
     agent = Agent(name, at_once=3, rate=(10, timedelta(seconds=2)))
     row = row_of(agent)

@@ -420,3 +420,15 @@ def test_a_refused_class_is_not_registered() -> None:
     with pytest.raises(PlanError):
         make("Refused")
     assert registry.all() == []
+
+
+@pytest.mark.parametrize("runbook", ["wiki", "javascript:alert(1)", 7, ""])
+def test_a_runbook_is_the_address_of_a_page(runbook) -> None:
+    with pytest.raises(InvalidWorkflow, match="runbook ="):
+        make(runbook=runbook, a=step("x.a"))
+
+
+def test_a_runbook_is_kept_beside_the_plan_and_not_in_it() -> None:
+    workflow = make(runbook="https://wiki.example.com/trips", a=step("x.a"))
+    assert workflow.runbook == "https://wiki.example.com/trips"
+    assert "wiki" not in str(workflow.plan.to_json())

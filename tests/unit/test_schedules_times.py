@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Any
@@ -28,6 +29,14 @@ ZONES = [
 
 def at(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """In so much time of this thread's own: what else the machine does meanwhile is not counted."""
+    began = time.thread_time()
+    yield
+    assert time.thread_time() - began < seconds
 
 
 def falls_due(cron: str | tuple[str, ...], zone: str, since: str, count: int, **more: Any) -> list[str]:
@@ -208,9 +217,8 @@ def test_days_that_are_left_out_are_days_of_the_zone() -> None:
 
 
 def test_a_timetable_whose_every_day_is_left_out_ends_instead_of_looking_for_ever() -> None:
-    began = time.monotonic()
-    assert Timetable(cron=("* * 25 12 *",), exclude=("12-25",)).next_after(at("2027-01-01T00:00")) is None
-    assert time.monotonic() - began < 5
+    with within(5):
+        assert Timetable(cron=("* * 25 12 *",), exclude=("12-25",)).next_after(at("2027-01-01T00:00")) is None
 
 
 def test_moments_come_in_order_and_each_once() -> None:
@@ -255,10 +263,8 @@ def test_the_last_ones_before_a_moment_are_those_that_come_last() -> None:
 def test_an_expression_that_cannot_be_followed_is_refused_at_once_and_says_why__SAS_039(
     expression: str, fault: str
 ) -> None:
-    began = time.monotonic()
-    with pytest.raises(InvalidInput, match=fault) as caught:
+    with within(1), pytest.raises(InvalidInput, match=fault) as caught:
         Timetable(cron=(expression,))
-    assert time.monotonic() - began < 1
     assert caught.value.errors[0]["pointer"] == "/cron"
 
 
@@ -292,15 +298,15 @@ FIELD = st.text(alphabet="0123456789*/,-#LWMONJAFEB?H ", max_size=12)
 @settings(max_examples=600, deadline=None)
 @given(st.lists(FIELD, min_size=5, max_size=5).map(" ".join))
 def test_any_text_is_either_refused_or_can_be_followed_and_said_in_words(expression: str) -> None:
-    began = time.monotonic()
-    if fault_in_cron(expression) is None:
+    with within(2):
+        if fault_in_cron(expression) is not None:
+            return
         timetable = Timetable(cron=(expression,), timezone="America/St_Johns")
         due = timetable.next_after(at("2027-03-04T00:00"))
         assert due is not None
         assert due > at("2027-03-04T00:00")
         assert timetable.in_words().endswith("(America/St_Johns)")
         assert Timetable.from_json(timetable.to_json()) == timetable
-    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ class AgentDocument(Document):
     announced_at: datetime
     traits: TraitsDocument
     limits: LimitsDocument
+    runbook: str | None = Field(description="Where to read what to do when it fails.")
     breaker: BreakerDocument
     backlog: BacklogDocument
     calls: dict[str, int] = Field(
@@ -102,6 +103,7 @@ class AgentDocument(Document):
                 lands_within=agent.lands_within.total_seconds(),
             ),
             limits=LimitsDocument.of(agent),
+            runbook=agent.runbook or None,
             breaker=BreakerDocument.of(standing.breaker),
             backlog=BacklogDocument(
                 ready=standing.ready, running=standing.running, parked=standing.parked, oldest=standing.oldest

@@ -7,13 +7,15 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from workflows import explanations, verbs
+from workflows import explanations
+from workflows.allowed import step_verbs
 from workflows.conf import conf
 from workflows.explanations import Circumstances
 from workflows.models import Attempt, Event, Job, Signal, Step
 from workflows.plans.plan import Plan, PlanStep
 from workflows.plans.retry import Retry
 from workflows.states import ErrorKind, JobState, Outcome, Reason, Role, SettledBy, StepKind, StepState
+from workflows.undo import Preview
 from workflows.workflow import Workflow
 
 JOBS = "/api/v1/jobs"
@@ -99,6 +101,9 @@ class AttemptDocument(Document):
     outcome: Outcome | None
     input: Any = Field(description="What was really sent.")
     error: ErrorDocument | None
+    frame: str | None = Field(
+        description="Where an exception that nobody expected was raised: file, line and function."
+    )
     in_doubt: bool
     resolved_by: Attempt.Resolution | None
     late: LateWord | None
@@ -121,6 +126,7 @@ class AttemptDocument(Document):
             outcome=Outcome(attempt.outcome) if attempt.outcome else None,
             input=attempt.input,
             error=ErrorDocument.of(attempt),
+            frame=attempt.error_frame or None,
             in_doubt=attempt.in_doubt and not attempt.resolved_by,
             resolved_by=Attempt.Resolution(attempt.resolved_by) if attempt.resolved_by else None,
             late=late,
@@ -193,7 +199,7 @@ class StepWithAttempts(StepDocument):
             skip_reason=step.skip_reason or None,
             retry=RetryDocument.of(planned.retry if step.role == Role.FORWARD else planned.undo_retry),
             timeouts=TimeoutsDocument.of(step, planned),
-            verbs=verbs.step_verbs(job, step),
+            verbs=step_verbs(job, step),
             attempts=[AttemptDocument.of(attempt) for attempt in attempts],
         )
 
@@ -248,7 +254,7 @@ class JobDocument(Document):
             needs_person=explanations.needs_person(job, steps, known),
             progress=Progress(**explanations.progress(steps, known)),
             waiting_because=explanations.waiting_because(job, steps, now, known),
-            links=Links(**_links(job, JOBS)),
+            links=Links(**links_of(job, JOBS)),
         )
 
 
@@ -302,7 +308,7 @@ class BookingDocument(Document):
             input=job.input,
             steps=[StepDocument.of(job, step, steps, now, known) for step in steps],
             receipt=Receipt(**receipt) if receipt else None,
-            links=BookingLinks(**_links(job, BOOKINGS), job=address(job)),
+            links=BookingLinks(**links_of(job, BOOKINGS), job=address(job)),
         )
 
 
@@ -336,7 +342,7 @@ class PreviewDocument(Document):
     pivot: str | None = Field(description="The point of no return, once it is passed: then the POST is refused.")
 
     @classmethod
-    def of(cls, preview: verbs.Preview) -> Self:
+    def of(cls, preview: Preview) -> Self:
         return cls(
             digest=preview.digest,
             down_to=preview.down_to,
@@ -382,6 +388,7 @@ class WorkflowDocument(Document):
     compensate_within: float | None = Field(description="How long after it completed a job may still be undone.")
     after_success: str | None
     after_failure: str | None
+    runbook: str | None = Field(description="Where to read what to do when its jobs need a person.")
 
     @classmethod
     def of(cls, workflow: type[Workflow]) -> Self:
@@ -397,30 +404,7 @@ class WorkflowDocument(Document):
             compensate_within=plan.compensate_within.total_seconds() if plan.compensate_within else None,
             after_success=plan.after_success,
             after_failure=plan.after_failure,
-        )
-
-
-class AttentionDocument(Document):
-    """A job that the machine may not go on with alone."""
-
-    job: str
-    workflow: str
-    state: JobState
-    reasons: list[str]
-    since: datetime
-    verbs: list[str] = Field(description="What may be asked of the job now; each step has its own.")
-    links: Links
-
-    @classmethod
-    def of(cls, job: Job, steps: Sequence[Step], now: datetime, known: Circumstances) -> Self:
-        return cls(
-            job=str(job.pk),
-            workflow=job.workflow,
-            state=JobState(job.state),
-            reasons=explanations.needs_person(job, steps, known),
-            since=explanations.needs_person_since(job, steps, known),
-            verbs=verbs.job_verbs(job),
-            links=Links(**_links(job, JOBS)),
+            runbook=workflow.runbook,
         )
 
 
@@ -477,10 +461,6 @@ class WorkflowPage(Page):
     results: list[WorkflowDocument]
 
 
-class AttentionPage(Page):
-    results: list[AttentionDocument]
-
-
 class FieldError(Document):
     """One fault, and where it is: in the body, in the query or in a header."""
 
@@ -510,7 +490,8 @@ def address(job: Job) -> str:
     return f"{JOBS}/{job.pk}"
 
 
-def _links(job: Job, collection: str) -> dict[str, str]:
+def links_of(job: Job, collection: str) -> dict[str, str]:
+    """Where to go from a job, or from the booking that it is."""
     here = address(job)
     return {"status": f"{collection}/{job.pk}", "events": f"{here}/events", "cancel": f"{here}/cancellation"}
 

@@ -49,25 +49,25 @@ class _Cursor:
     place: list[Any]
 
 
-def _place_of_job(job: Job) -> list[Any]:
-    return [job.created_at.isoformat(), str(job.pk)]
+def by_time(column: str, *, newest_first: bool) -> Order[Any]:
+    """By a moment, and by id among those of the same one."""
+
+    def place(row: Model) -> list[Any]:
+        return [getattr(row, column).isoformat(), str(row.pk)]
+
+    def beyond(place: list[Any]) -> tuple[Q, Q]:
+        # The last condition of each repeats the bound on the leading column, for the index.
+        at, row_id = datetime.fromisoformat(place[0]), place[1]
+        newer = (Q(**{f"{column}__gt": at}) | Q(id__gt=row_id)) & Q(**{f"{column}__gte": at})
+        older = (Q(**{f"{column}__lt": at}) | Q(id__lt=row_id)) & Q(**{f"{column}__lte": at})
+        return (older, newer) if newest_first else (newer, older)
+
+    sign = "-" if newest_first else ""
+    return Order(by=(f"{sign}{column}", f"{sign}id"), place=place, beyond=beyond)
 
 
-def _newer_and_older(place: list[Any]) -> tuple[Q, Q]:
-    # The last condition of each repeats the bound on the leading column, for the index.
-    at, job_id = datetime.fromisoformat(place[0]), place[1]
-    newer = (Q(created_at__gt=at) | Q(id__gt=job_id)) & Q(created_at__gte=at)
-    older = (Q(created_at__lt=at) | Q(id__lt=job_id)) & Q(created_at__lte=at)
-    return newer, older
-
-
-def _older_and_newer(place: list[Any]) -> tuple[Q, Q]:
-    newer, older = _newer_and_older(place)
-    return older, newer
-
-
-NEWEST_FIRST: Order[Job] = Order(by=("-created_at", "-id"), place=_place_of_job, beyond=_older_and_newer)
-OLDEST_FIRST: Order[Job] = Order(by=("created_at", "id"), place=_place_of_job, beyond=_newer_and_older)
+NEWEST_FIRST: Order[Job] = by_time("created_at", newest_first=True)
+OLDEST_FIRST: Order[Job] = by_time("created_at", newest_first=False)
 BY_INDEX: Order[Step] = Order(
     by=("index",),
     place=lambda item: [item.index],

@@ -1,7 +1,8 @@
 """Bodies: read within bounds, as JSON and nothing else, and refused with the place of what cannot be stored."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import IO, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -10,9 +11,11 @@ from rest_framework.request import Request
 
 from workflows.api.problems import BodyTooLarge, Malformed
 from workflows.conf import conf
-from workflows.exceptions import InvalidInput
+from workflows.exceptions import InvalidInput, UnknownWorkflow
+from workflows.plans import registry
 from workflows.plans.json_values import plain, pointer, printable
 from workflows.plans.nearest import did_you_mean
+from workflows.workflow import Workflow
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -90,3 +93,21 @@ def _fault(error: Any, model: type[BaseModel]) -> dict[str, str]:
     if error["type"] == "extra_forbidden":
         message = "There is no such field." + did_you_mean(error["loc"][-1], model.model_fields)
     return {"pointer": pointer(error["loc"]), "message": printable(message)}
+
+
+def workflow_named(name: str) -> type[Workflow]:
+    """The workflow that the body's field `workflow` names. Raises UnknownWorkflow with a pointer to it."""
+    try:
+        return registry.get(name)
+    except UnknownWorkflow as error:
+        raise UnknownWorkflow(error.message, errors=[{"pointer": "/workflow", "message": error.message}]) from None
+
+
+@contextmanager
+def within_input() -> Iterator[None]:
+    """What is wrong in a workflow's input is told with its place in the body, whose field `input` that is."""
+    try:
+        yield
+    except InvalidInput as error:
+        errors = [{**fault, "pointer": f"/input{fault['pointer']}"} for fault in error.errors]
+        raise InvalidInput(error.message, errors=errors) from None

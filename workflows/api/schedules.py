@@ -11,7 +11,7 @@ from workflows.api.bodies import Body, Moment, Reason, Verb
 from workflows.api.documents import JOBS, Document, Page
 from workflows.models import Schedule, Tick
 from workflows.schedules import Backfill, Reprocess
-from workflows.timing.policy import WINDOW, CatchUp, Overlap
+from workflows.timing.policy import POLICY_FIELDS, WINDOW, CatchUp, Overlap
 from workflows.timing.timetable import Timetable, as_tuple
 
 SCHEDULES = "/api/v1/schedules"
@@ -78,8 +78,7 @@ class ScheduleFields(Times):
 
     def of_policy(self) -> dict[str, Any]:
         """What was given of it."""
-        names = ("catch_up", "catch_up_window", "catch_up_limit", "overlap", "jitter", "pause_on_failure")
-        return {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        return {name: getattr(self, name) for name in POLICY_FIELDS if name in self.model_fields_set}
 
 
 class ScheduleStart(ScheduleFields):

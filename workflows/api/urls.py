@@ -3,7 +3,7 @@
 from django.urls import path, re_path, register_converter
 from django.urls.converters import StringConverter
 
-from workflows.api.views import agents, attention, bookings, callbacks, jobs, openapi, schedules, steps, workflows
+from workflows.api.views import agents, bookings, callbacks, jobs, openapi, schedules, steps, workflows
 from workflows.api.views.unknown import Unknown
 
 
@@ -39,7 +39,6 @@ urlpatterns = [
     path("workflows/<str:name>", workflows.WorkflowDetail.as_view()),
     path("agents", agents.AgentList.as_view()),
     path("agents/<str:name>", agents.AgentDetail.as_view()),
-    path("attention", attention.Attention.as_view()),
     path("schedules", schedules.ScheduleList.as_view()),
     path("schedules/preview", schedules.SchedulePreview.as_view()),
     path("schedules/<uuid:schedule_id>", schedules.ScheduleDetail.as_view()),

@@ -7,9 +7,8 @@ from workflows.explanations.circumstances import NOTHING_KNOWN, Circumstances
 from workflows.explanations.facts import in_doubt, known_reference, reference_of, with_attempts
 from workflows.explanations.words import doer, failure, planned, time_of
 from workflows.models import Job, Step
-from workflows.states import JobState, Role, StepKind, StepState
+from workflows.states import UNENDED, JobState, Role, StepKind, StepState
 
-_UNENDED = (StepState.NOT_STARTED, StepState.RUNNING)
 _UNNECESSARY = "Its plan says that it leaves nothing to undo."
 
 Entry = dict[str, Any]
@@ -37,7 +36,7 @@ def receipt(job: Job, steps: Sequence[Step], known: Circumstances = NOTHING_KNOW
         else:
             undos = [other for other in steps if other.undoes_id == step.pk]
             _tell(job, step, undos, undone, not_undone)
-    pending = [_pending(step, steps) for step in steps if step.role == Role.RECHECK and step.state in _UNENDED]
+    pending = [_pending(step, steps) for step in steps if step.role == Role.RECHECK and step.state in UNENDED]
     if rechecks := known.rechecks.get(job.pk):
         pending += [_pending(step, steps) for step in rechecks.first]
         more["pending"] = rechecks.more

@@ -7,9 +7,8 @@ from workflows.explanations.circumstances import NOTHING_KNOWN, Circumstances
 from workflows.explanations.facts import items_done
 from workflows.explanations.words import failure, joined, planned, time_of
 from workflows.models import Job, Step
-from workflows.states import JobState, Outcome, Remedy, Role, StepKind, StepState
+from workflows.states import UNENDED, JobState, Outcome, Remedy, Role, StepKind, StepState
 
-_UNENDED = (StepState.NOT_STARTED, StepState.RUNNING)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -185,4 +184,4 @@ def _deciding(steps: Sequence[Step], now: datetime) -> list[Step]:
             return 6, now, step.seq
         return (2, now, step.seq) if step.run_after <= now else (3, step.run_after, step.seq)
 
-    return sorted((step for step in steps if step.state in (*_UNENDED, StepState.FAILED)), key=urgency)
+    return sorted((step for step in steps if step.state in (*UNENDED, StepState.FAILED)), key=urgency)

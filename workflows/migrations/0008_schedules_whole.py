@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sag_workflows", "0005_workers"),
+        ("sag_workflows", "0007_event_partitions"),
     ]
 
     operations = [

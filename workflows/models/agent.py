@@ -21,6 +21,8 @@ class Agent(models.Model):
     rate_period = models.DurationField(null=True)
     # The next moment at which the rate lets a call begin.
     rate_next = models.DateTimeField(null=True)
+    # Where people read what to do about its failures; empty for nowhere.
+    runbook = models.CharField(max_length=500, blank=True, db_default="")
     announced_at = models.DateTimeField(db_default=SagNow())
 
     def __str__(self) -> str:

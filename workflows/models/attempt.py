@@ -35,6 +35,8 @@ class Attempt(models.Model):
     error_kind = models.CharField(max_length=16, choices=ErrorKind.choices, blank=True, db_default="")
     error_code = models.CharField(max_length=60, blank=True, db_default="")
     error_message = models.TextField(blank=True, db_default="")
+    # Where an exception that nobody expected was raised: file:line function.
+    error_frame = models.CharField(max_length=200, blank=True, db_default="")
     in_doubt = models.BooleanField(db_default=False)
     resolved_by = models.CharField(max_length=8, choices=Resolution.choices, blank=True, db_default="")
     late_at = models.DateTimeField(null=True)

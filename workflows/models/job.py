@@ -94,6 +94,8 @@ class Job(models.Model):
             ),
             # Which jobs have this business key? (of any client, for operators)
             models.Index(fields=["key"], condition=Q(key__isnull=False), name="job_with_key"),
+            # Which jobs were undone in part, and stand still?
+            models.Index(fields=["id"], condition=Q(state=JobState.FAILED, partial=True), name="job_undone_in_part"),
             # The newest jobs, of all, in one state, of one client.
             models.Index(fields=["-created_at", "-id"], name="job_newest"),
             models.Index(fields=["state", "-created_at", "-id"], name="job_newest_in_state"),

@@ -118,6 +118,14 @@ class Step(models.Model):
             models.Index(
                 fields=["deadline"], condition=Q(state=StepState.RUNNING, complete_by__isnull=True), name="step_waiting"
             ),
+            # Which signals without a time-out are waited for, and since when?
+            models.Index(
+                fields=["started_at"],
+                condition=Q(
+                    state=StepState.RUNNING, kind=StepKind.SIGNAL, complete_by__isnull=True, deadline__isnull=True
+                ),
+                name="step_waits_for_ever",
+            ),
             # Which stand ready too long without a worker that takes them?
             models.Index(fields=["queue_by"], condition=READY, name="step_queued_too_long"),
             # Which are parked, because their agent's service is away? Those that waited longest first.

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, cast, get_args
+from urllib.parse import urlsplit
 
 from workflows.exceptions import InvalidStep
 from workflows.plans.declared import Flow, Spread, Step, options_of
@@ -22,6 +23,7 @@ LONGEST = timedelta(days=36_525)
 
 _OPERATION = re.compile(r"[a-z][a-z0-9_]{0,59}\.[a-z][a-z0-9_]{0,59}")
 _LONGEST_OPERATION = 100
+_LONGEST_ADDRESS = 500
 _BELONGS_TO = {"delay": "timer(…)", "approval": "signal(…)", "approvers": "signal(…)", "on_parent_end": "child(…)"}
 
 
@@ -49,6 +51,21 @@ def fault_in_operation(name: object) -> str | None:
     candidate = re.sub(r"[^a-z0-9_]+", ".", name.strip().lower()) if isinstance(name, str) else ""
     hint = f"Did you mean {candidate!r}?" if _OPERATION.fullmatch(candidate) else "An example: 'flight.reserve'."
     return f"is not of the form 'agent.operation'. {hint}"
+
+
+def fault_in_address(address: object) -> str | None:
+    """Why this is no address of a web page, or None."""
+    example = "must be the address of a page: 'https://wiki.example.com/runbooks/hotel'."
+    if not isinstance(address, str) or not address.isascii() or not address.isprintable() or " " in address:
+        return example
+    if len(address) > _LONGEST_ADDRESS:
+        return f"is longer than {_LONGEST_ADDRESS} characters."
+    try:
+        parts = urlsplit(address)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and not set("\"'<>\\") & set(address)
+    except ValueError:  # a bracket in the wrong place
+        good = False
+    return None if good else example
 
 
 def checked_flow(

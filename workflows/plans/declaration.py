@@ -14,7 +14,7 @@ from pydantic import BaseModel, RootModel
 
 from workflows.exceptions import InvalidInput, InvalidStep, InvalidWorkflow, PlanError, UnknownReference
 from workflows.plans import registry
-from workflows.plans.arguments import fault_in_duration, fault_in_operation
+from workflows.plans.arguments import fault_in_address, fault_in_duration, fault_in_operation
 from workflows.plans.building import build_plan
 from workflows.plans.declared import Step
 from workflows.plans.inputs import accepted
@@ -27,7 +27,7 @@ _STEP_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}")
 _WORKFLOW_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _OPTIONS = (
     *("version", "input", "compensate_within", "on_failure", "deadline", "after_success", "after_failure"),
-    "schedule",
+    *("schedule", "runbook"),
 )
 
 
@@ -142,6 +142,8 @@ def _check_options(cls: Any) -> None:
             raise InvalidWorkflow(f"{option} = {operation!r} {fault}")
     if cls.schedule is not None and not isinstance(cls.schedule, Recurring):
         raise InvalidWorkflow(f"schedule = {cls.schedule!r} must be Cron(…), Every(…) or At(…).")
+    if cls.runbook is not None and (fault := fault_in_address(cls.runbook)):
+        raise InvalidWorkflow(f"runbook = {cls.runbook!r} {fault}")
     model = cls.input
     if model is not None and not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise InvalidWorkflow(f"input = {model!r} must be a pydantic model class, or None for any JSON object.")

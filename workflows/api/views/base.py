@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from workflows import clock, explanations
-from workflows.api.documents import AttentionDocument, BookingDocument, JobDocument, StepWithAttempts
+from workflows.api.documents import BookingDocument, JobDocument, StepWithAttempts
 from workflows.api.parsing import JSONParser
 from workflows.api.permissions import HasScope, Scope
 from workflows.api.preconditions import etag, not_modified
@@ -23,7 +23,7 @@ WRITE = (Scope.WRITE,)
 CANCEL = (Scope.WRITE, Scope.OPERATE)
 OPERATE = (Scope.OPERATE,)
 
-_OfJob = JobDocument | BookingDocument | AttentionDocument
+_OfJob = JobDocument | BookingDocument
 
 
 class ApiView(APIView):

@@ -1,16 +1,15 @@
 """Jobs of any workflow: start, find, follow, and the verbs."""
 
 import uuid
-from typing import Any, Protocol
+from typing import Protocol
 
 from django.core.exceptions import PermissionDenied
-from django.db.models import Q
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from workflows import signals, verbs
+from workflows import signals, undo, verbs
 from workflows.api import schema
 from workflows.api.bodies import Cancellation, Compensation, JobStart, Verb
 from workflows.api.documents import (
@@ -25,13 +24,11 @@ from workflows.api.documents import (
 from workflows.api.idempotency import idempotent
 from workflows.api.pagination import NEWEST_FIRST, linked, page
 from workflows.api.parameters import choices, number, text
-from workflows.api.parsing import body_of
+from workflows.api.parsing import body_of, within_input, workflow_named
 from workflows.api.permissions import Scope, actor, client_id, has_scope, visible_job, visible_jobs
 from workflows.api.preconditions import version_seen
 from workflows.api.views.base import CANCEL, OPERATE, READ, WRITE, ApiView, headers, job_answer, unchanged, with_steps
-from workflows.exceptions import InvalidInput, UnknownWorkflow
 from workflows.models import Event, Job, Signal, Step
-from workflows.plans import registry
 from workflows.querysets import JobQuerySet
 from workflows.states import JobState
 
@@ -46,16 +43,8 @@ def filtered(request: Request, jobs: JobQuerySet) -> tuple[JobQuerySet, list[tup
         jobs = jobs.filter(state__in={state for _, state in filters})
     if wanted := text(request, "q"):
         filters.append(("q", wanted))
-        jobs = jobs.filter(_called(wanted))
+        jobs = jobs.called(wanted)
     return jobs, filters
-
-
-def _called(name: str) -> Q:
-    """Exactly this id or key: what an index finds."""
-    try:
-        return Q(pk=uuid.UUID(name)) | Q(key=name)
-    except ValueError:
-        return Q(key=name)
 
 
 class JobList(ApiView):
@@ -81,11 +70,8 @@ class JobList(ApiView):
     def post(self, request: Request) -> Response:
         """Start a job. It is stored when this answers, whatever happens next."""
         body = body_of(request, JobStart)
-        try:
-            workflow = registry.get(body.workflow)
-        except UnknownWorkflow as error:
-            raise UnknownWorkflow(error.message, errors=[{"pointer": "/workflow", "message": error.message}]) from None
-        try:
+        workflow = workflow_named(body.workflow)
+        with within_input():
             job = workflow.start(
                 body.input,
                 key=body.key,
@@ -93,13 +79,7 @@ class JobList(ApiView):
                 actor=actor(request),
                 start_at=body.start_at,
             )
-        except InvalidInput as error:
-            raise InvalidInput(error.message, errors=_below_input(error.errors)) from None
         return job_answer(job, status=202, location=address(job))
-
-
-def _below_input(errors: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{**error, "pointer": f"/input{error['pointer']}"} for error in errors]
 
 
 class JobDetail(ApiView):
@@ -153,7 +133,7 @@ class JobCompensation(ApiView):
     def get(self, request: Request, job_id: uuid.UUID) -> Response:
         """What undoing a job would do now: all of it, or down to one step. Changes nothing."""
         job = visible_job(request, job_id)
-        preview = verbs.preview(job_id, down_to=text(request, "down_to"))
+        preview = undo.preview(job_id, down_to=text(request, "down_to"))
         return Response(PreviewDocument.of(preview).on_the_wire(), headers=headers(job, job.seq))
 
     @extend_schema(
@@ -173,7 +153,7 @@ class JobCompensation(ApiView):
         body = body_of(request, Compensation)
         if not has_scope(request, Scope.OPERATE) and (body.down_to is not None or job.state == JobState.FAILED):
             raise PermissionDenied(f"To repair a job needs a token with the scope {Scope.OPERATE}.")
-        job = verbs.compensate(
+        job = undo.compensate(
             job_id, digest=body.digest, down_to=body.down_to, actor=actor(request), reason=body.reason, seen=seen
         )
         return job_answer(job, status=202, location=address(job))
@@ -193,14 +173,8 @@ class JobSignal(ApiView):
         one of them, or in a group that is.
         """
         visible_job(request, job_id)
-        sent = signals.send(job_id, name, request.data, actor=actor(request), names=_names_of(request.user))
+        sent = signals.send(job_id, name, request.data, actor=actor(request), names=signals.names_of(request.user))
         return Response(SignalDocument.of(Signal.objects.get(pk=sent.pk)).on_the_wire(), status=202)
-
-
-def _names_of(user: Any) -> set[str]:
-    """What somebody is called among approvers."""
-    groups = user.groups.values_list("name", flat=True)
-    return {user.get_username(), *(f"group:{name}" for name in groups)}
 
 
 class _Act(Protocol):

@@ -1,8 +1,6 @@
 """Schedules: make, find, change, remove; what became of their due times; run now, run the past."""
 
 import uuid
-from datetime import datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.db.models import Q
@@ -14,9 +12,9 @@ from workflows import clock, schedules
 from workflows.api import schema
 from workflows.api.bodies import Verb
 from workflows.api.idempotency import idempotent
-from workflows.api.pagination import Order, page
+from workflows.api.pagination import Order, by_time, page
 from workflows.api.parameters import choices, text
-from workflows.api.parsing import body_of
+from workflows.api.parsing import body_of, within_input, workflow_named
 from workflows.api.permissions import Scope, actor, client_id, has_scope
 from workflows.api.preconditions import etag, version_seen
 from workflows.api.schedules import (
@@ -33,7 +31,7 @@ from workflows.api.schedules import (
     address,
 )
 from workflows.api.views.base import OPERATE, READ, ApiView
-from workflows.exceptions import InvalidInput, NotFound, UnknownWorkflow
+from workflows.exceptions import InvalidInput, NotFound
 from workflows.models import Schedule, Tick
 from workflows.models.schedule import ScheduleQuerySet
 from workflows.plans import registry
@@ -41,27 +39,8 @@ from workflows.timing.policy import Policy
 from workflows.timing.timetable import Timetable
 from workflows.timing.zones import fault_in_zone
 
-
-def _beyond(column: str) -> Any:
-    """(after, before) for an order with the newest first; the last condition repeats the bound for the index."""
-
-    def conditions(place: list[Any]) -> tuple[Q, Q]:
-        at, row_id = datetime.fromisoformat(place[0]), place[1]
-        after = (Q(**{f"{column}__lt": at}) | Q(id__lt=row_id)) & Q(**{f"{column}__lte": at})
-        before = (Q(**{f"{column}__gt": at}) | Q(id__gt=row_id)) & Q(**{f"{column}__gte": at})
-        return after, before
-
-    return conditions
-
-
-_NEWEST_SCHEDULES: Order[Schedule] = Order(
-    by=("-created_at", "-id"),
-    place=lambda schedule: [schedule.created_at.isoformat(), str(schedule.pk)],
-    beyond=_beyond("created_at"),
-)
-_NEWEST_TICKS: Order[Tick] = Order(
-    by=("-due_at", "-id"), place=lambda tick: [tick.due_at.isoformat(), tick.pk], beyond=_beyond("due_at")
-)
+_NEWEST_SCHEDULES: Order[Schedule] = by_time("created_at", newest_first=True)
+_NEWEST_TICKS: Order[Tick] = by_time("due_at", newest_first=True)
 
 
 def visible_schedules(request: Request) -> ScheduleQuerySet:
@@ -116,14 +95,12 @@ class ScheduleList(ApiView):
     def post(self, request: Request) -> Response:
         """Have jobs of a workflow started by themselves, from the next due time on."""
         body = body_of(request, ScheduleStart)
-        try:
-            registry.get(body.workflow)
-        except UnknownWorkflow as error:
-            raise UnknownWorkflow(error.message, errors=[{"pointer": "/workflow", "message": error.message}]) from None
+        workflow = workflow_named(body.workflow)
         timetable, policy = Timetable(**body.of_timetable()), Policy(**body.of_policy())
-        _check_input(body.workflow, body.input)
+        with within_input():
+            workflow.validate(body.input)
         schedule = schedules.create(
-            workflow=body.workflow,
+            workflow=workflow.name,
             input=body.input,
             timetable=timetable,
             policy=policy,
@@ -133,14 +110,6 @@ class ScheduleList(ApiView):
             actor=actor(request),
         )
         return _answer(schedule, status=201)
-
-
-def _check_input(workflow: str, input: Any) -> None:
-    try:
-        registry.get(workflow).validate(input)
-    except InvalidInput as error:
-        errors = [{**fault, "pointer": f"/input{fault['pointer']}"} for fault in error.errors]
-        raise InvalidInput(error.message, errors=errors) from None
 
 
 class ScheduleDetail(ApiView):
@@ -163,7 +132,8 @@ class ScheduleDetail(ApiView):
         seen = version_seen(request, schedule.revision, required=True)
         body = body_of(request, ScheduleEdit)
         if "input" in body.model_fields_set:
-            _check_input(schedule.workflow, body.input)
+            with within_input():
+                registry.get(schedule.workflow).validate(body.input)
         changed = schedules.change(schedule_id, body.changes(), actor=actor(request), reason=body.note, seen=seen)
         return _answer(changed)
 

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -91,15 +92,15 @@ def _repair(
     return _accepted(job_id, act(job_id, step, actor=actor(request), reason=body.reason, seen=seen, **how))
 
 
+_repair_schema = partial(
+    extend_schema, parameters=[schema.KEY, schema.IF_MATCH_REQUIRED], responses={202: StepWithAttempts}
+)
+
+
 class StepRetries(ApiView):
     scopes = {"POST": OPERATE}
 
-    @extend_schema(
-        operation_id="retry_step",
-        parameters=[schema.KEY, schema.IF_MATCH_REQUIRED],
-        request=Retry,
-        responses={202: StepWithAttempts},
-    )
+    @_repair_schema(operation_id="retry_step", request=Retry)
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID, step: str) -> Response:
         """Try one failed step again with all its attempts; under the same key, or after a definite refusal under a new one."""
@@ -110,12 +111,7 @@ class StepRetries(ApiView):
 class StepSkip(ApiView):
     scopes = {"POST": OPERATE}
 
-    @extend_schema(
-        operation_id="skip_step",
-        parameters=[schema.KEY, schema.IF_MATCH_REQUIRED],
-        request=Verb,
-        responses={202: StepWithAttempts},
-    )
+    @_repair_schema(operation_id="skip_step", request=Verb)
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID, step: str) -> Response:
         """Go on without a step that has not begun, or has failed; never where nobody knows what it did. Needs a reason."""
@@ -125,12 +121,7 @@ class StepSkip(ApiView):
 class StepResult(ApiView):
     scopes = {"POST": OPERATE}
 
-    @extend_schema(
-        operation_id="give_result",
-        parameters=[schema.KEY, schema.IF_MATCH_REQUIRED],
-        request=Result,
-        responses={202: StepWithAttempts},
-    )
+    @_repair_schema(operation_id="give_result", request=Result)
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID, step: str) -> Response:
         """Complete a step by hand: with a `result`, or with what an `attempt` said too late. Needs a reason."""
@@ -141,12 +132,7 @@ class StepResult(ApiView):
 class StepVerdict(ApiView):
     scopes = {"POST": OPERATE}
 
-    @extend_schema(
-        operation_id="give_verdict",
-        parameters=[schema.KEY, schema.IF_MATCH_REQUIRED],
-        request=Verdict,
-        responses={202: StepWithAttempts},
-    )
+    @_repair_schema(operation_id="give_verdict", request=Verdict)
     @idempotent()
     def post(self, request: Request, job_id: uuid.UUID, step: str) -> Response:
         """Say what became of a step in doubt: `done` or `not_done`. The reason says how you know."""
