@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -306,6 +307,29 @@ def schedule_pause(request: HttpRequest, schedule_id: uuid.UUID) -> HttpResponse
 def schedule_resumption(request: HttpRequest, schedule_id: uuid.UUID) -> HttpResponse:
     """Go on with the next due time."""
     return _change(request, schedule_id, paused=False, said="Resumed: it goes on with the next due time.")
+
+
+@operator
+def schedules_pause(request: HttpRequest) -> HttpResponse:
+    """Of all that are ticked start nothing more. Takes no versions: whatever they are now is paused."""
+    return _change_several(request, paused=True, said="Paused")
+
+
+@operator
+def schedules_resumption(request: HttpRequest) -> HttpResponse:
+    """All that are ticked go on with their next due times."""
+    return _change_several(request, paused=False, said="Resumed")
+
+
+def _change_several(request: HttpRequest, *, paused: bool, said: str) -> HttpResponse:
+    """Each in a transaction of its own; one that is gone stops no other."""
+    changed = 0
+    for text in request.POST.getlist("schedule")[:SIZE]:
+        with suppress(ValueError, NotFound):
+            verbs.change(uuid.UUID(text), {"paused": paused}, actor=actor(request), reason=_note(request))
+            changed += 1
+    messages.success(request, f"{said}: {changed}.")
+    return redirect("schedules")
 
 
 @operator

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from tests.integration import visitors
 from tests.integration.engine import Engine
-from tests.integration.recurring import EACH_MINUTE, MINUTE, MORNING, Diary
+from tests.integration.recurring import EACH_MINUTE, MINUTE, MORNING, Diary, outcomes
 from workflows.models import Job, Schedule, Tick
 
 
@@ -99,6 +99,26 @@ def test_a_stale_click_changes_nothing_and_says_so(diary: Diary) -> None:
     schedule.refresh_from_db()
     assert schedule.paused_at is None
     assert client.post(address, {"reason": "x"}).status_code == 400
+
+
+def test_several_are_paused_and_resumed_at_once_and_nothing_of_the_past_runs__SAS_045(diary: Diary) -> None:
+    ticked, gone = [diary.make("0 * * * *", catch_up="all") for _ in range(2)], diary.make(EACH_MINUTE)
+    other = diary.make("0 * * * *")
+    Schedule.objects.filter(pk=gone.pk).update(deleted_at=MORNING)
+    client = visitors.operator()
+    ids = {"schedule": [*(str(schedule.pk) for schedule in (*ticked, gone)), "nonsense"], "reason": "move"}
+    diary.at(MORNING + 5 * MINUTE)
+    answer = client.post(reverse("schedules-pause"), ids, follow=True)
+    assert "Paused: 2." in words(answer)
+    diary.at(MORNING + 160 * MINUTE)
+    client.post(reverse("schedules-resumption"), ids)
+    diary.look()
+    assert [outcomes(schedule) for schedule in ticked] == [{"skipped paused": 2}] * 2
+    diary.look_each(MINUTE, MORNING + 180 * MINUTE)
+    assert [outcomes(schedule)["started"] for schedule in ticked] == [1, 1]
+    assert "skipped paused" not in outcomes(other)
+    for noun in ("schedules-pause", "schedules-resumption"):
+        assert visitors.reader().post(reverse(noun), ids).status_code == 403
 
 
 def test_run_now_starts_a_job_and_leaves_the_due_times_as_they_are(diary: Diary) -> None:
