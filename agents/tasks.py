@@ -10,8 +10,9 @@ from django.db import connections
 from agents import registry, watch, worker  # noqa: F401  (the watch connects itself to the worker's signals)
 from agents.heartbeat import heart
 from agents.patience import until_answered
-from workflows import broker, transitions
+from workflows import broker, outputs, transitions
 from workflows.models import Agent
+from workflows.plans.schema import Schema
 
 
 @shared_task(name=broker.WORK, ignore_result=True)
@@ -22,8 +23,9 @@ def work(queue: str, step_id: int | None = None) -> None:
 
 @worker_process_init.connect
 def let_children_end_themselves(**_: object) -> None:
-    """In the prefork pool a child may end itself as the last resort against a hanging call."""
+    """In the prefork pool a child may end itself as the last resort against a hanging call, and calls be interrupted."""
     heart.may_end_process = True
+    worker.let_calls_be_interrupted()
 
 
 @worker_ready.connect
@@ -45,6 +47,7 @@ def row_of(agent: registry.Agent) -> Agent:
         name=agent.name,
         queue=agent.queue,
         operations=sorted(agent.operations),
+        outputs=_outputs_of(agent),
         honours_keys=agent.honours_keys,
         closes_keys=agent.closes_keys,
         lands_within=agent.lands_within,
@@ -53,3 +56,9 @@ def row_of(agent: registry.Agent) -> Agent:
         rate_period=rate_period,
         runbook=agent.runbook,
     )
+
+
+def _outputs_of(agent: registry.Agent) -> dict[str, Schema]:
+    promised = {name: operation.output for name, operation in agent.operations.items() if operation.output is not None}
+    schemas = {name: outputs.schema_of(output) for name, output in promised.items()}
+    return {name: schema for name, schema in schemas.items() if schema is not None}

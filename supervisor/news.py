@@ -6,7 +6,8 @@ from typing import Any
 from django.conf import settings
 from django.urls import reverse
 
-from supervisor import storms
+from supervisor import needs, storms
+from supervisor.advice import recommended
 from supervisor.channels import Message
 from supervisor.models import Incident, Need, Telling
 from supervisor.needs import Matter
@@ -70,8 +71,12 @@ def _need(need: Need, over: datetime | None) -> tuple[str, list[str], dict[str, 
         lines = [f"No job needs a person any more: {need.cause}"]
         return subject, lines, data | {"counts": {"jobs": 0}, "examples": []}
     subject = f"{need.jobs} job{' needs' if need.jobs == 1 else 's need'} a person: {need.cause}"
-    lines = [subject, "Among them:", *(f"  {job}" for job in need.examples)]
-    return subject, lines, data | {"counts": {"jobs": need.jobs}, "examples": need.examples}
+    advice = recommended(need.kind, code=need.code, error_kind=need.error_kind, frame=need.frame)
+    runbook = needs.runbooks([need]).get(need.pk)
+    lines = [subject, f"What to do: {advice}", *([f"Runbook: {runbook}"] if runbook else [])]
+    lines += ["Among them:", *(f"  {job}" for job in need.examples)]
+    data |= {"counts": {"jobs": need.jobs}, "examples": need.examples, "recommended": advice, "runbook": runbook}
+    return subject, lines, data
 
 
 def _link(matter: Matter) -> str | None:

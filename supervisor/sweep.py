@@ -153,6 +153,7 @@ def expire(step_id: int) -> bool | None:
     if step is None:
         return False
     transitions.expire(job, step)
+    scheduler.offer_place(step)
     if job.stopping_at is not None:
         scheduler.move_on(job)
     else:

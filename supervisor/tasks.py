@@ -6,7 +6,7 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import escalation, needs, retention, roll_call, storms
+from supervisor import cancellations, escalation, needs, retention, roll_call, storms
 from supervisor import sweep as supervision
 from workflows import broker, errands, history, scheduler, schedules, ticks
 
@@ -31,6 +31,7 @@ def ring_due() -> None:
     storms.tend()
     supervision.ring_due()
     roll_call.hold()
+    cancellations.work_off_aside()
 
 
 @shared_task(name=PRUNE, ignore_result=True)
@@ -39,6 +40,7 @@ def prune() -> None:
     history.make_ahead()
     retention.prune()
     roll_call.forget()
+    cancellations.forget_old()
     needs.forget()
     escalation.forget()
 

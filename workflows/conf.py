@@ -25,6 +25,9 @@ class Defaults:
     lease: float = 10.0
     """How long an attempt owns its step without a heartbeat."""
 
+    drain_within: float = 3.0
+    """So long after the word to stop a call may go on; then one that the next worker can ask after is handed back."""
+
     sweep: float = 2.0
     """How often the supervisor looks for what is stuck, failed or forgotten."""
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from django.apps import apps
+from django.contrib.postgres.aggregates import StringAgg
 from django.db import models
-from django.db.models import Exists, F, OuterRef, Q, Subquery
+from django.db.models import Count, Exists, F, Func, Max, OuterRef, Q, Subquery, Value
+from django.db.models.functions import MD5
 
 from workflows.clock import SagNow
 from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepKind, StepState
@@ -175,6 +177,19 @@ class StepQuerySet(models.QuerySet):
         ready = self.alias(job_moves=Subquery(moving.values("state"))).filter(MAY_START, run_after__lte=SagNow())
         return ready.filter(answers)
 
+    def queues_that_want(self, limit_key: str) -> list[str]:
+        """In which queues do steps wait for a place under this key? (step_wants_key, once for each agent)"""
+        waiting = self.filter(
+            limit_key=limit_key,
+            queue=OuterRef("queue"),
+            state=StepState.NOT_STARTED,
+            waiting_for=0,
+            held=False,
+            run_after__lte=SagNow(),
+        )
+        agents: Any = apps.get_model("sag_workflows", "Agent")
+        return list(agents.objects.filter(Exists(waiting)).order_by().values_list("queue", flat=True).distinct())
+
     def parked(self, agent: str) -> StepQuerySet:
         """Which wait until this agent's service answers again? (step_parked)"""
         return self.filter(state=StepState.NOT_STARTED, parked=True, agent=agent).order_by("run_after", "id")
@@ -217,6 +232,19 @@ class StepQuerySet(models.QuerySet):
         """Which have an attempt whose outcome nobody knows? (attempt_in_doubt)"""
         return self.filter(attempts__in_doubt=True, attempts__resolved_by="").distinct()
 
+    def fingerprint(self) -> tuple[int, str]:
+        """How many they are, and a digest of all: it changes with the state and the attempts of each, and with what is
+        known of these, doubts and late words. Made where they are stored, so that ten thousand need not be read.
+        """
+        attempt: Any = self.model._meta.get_field("attempts").related_model
+        attempts = attempt.objects.filter(step_id=OuterRef("pk")).order_by().values("step_id")
+        doubts = Count("pk", filter=Q(in_doubt=True, resolved_by=""))
+        known = attempts.annotate(known=_text(doubts, Max("late_at"))).values("known")
+        each = _text("pk", "version", "state", "attempt", Subquery(known))
+        rows = self.order_by().annotate(each=each)
+        found = rows.aggregate(count=Count("pk"), digest=MD5(StringAgg("each", delimiter=",", order_by="pk")))
+        return found["count"], found["digest"] or ""
+
     def undoing(self) -> StepQuerySet:
         return self.exclude(role=Role.FORWARD)
 
@@ -227,6 +255,11 @@ class StepQuerySet(models.QuerySet):
     def for_timeline(self) -> StepQuerySet:
         """A job's steps as its plan is now, with their attempts, in the order of the plan; not the items."""
         return self.of_plan().select_related("undoes").prefetch_related("attempts").order_by("seq")
+
+
+def _text(*values: Any) -> Func:
+    """The values as one text."""
+    return Func(Value(":"), *values, function="CONCAT_WS", output_field=models.TextField())
 
 
 def _with_alternatives(names: set[str], instead: Mapping[str, str]) -> set[str]:

@@ -86,6 +86,21 @@ def offer_place(step: Step) -> None:
     """A step under a limit has let go: who waits for its place is found by the worker that is rung."""
     if step.limited:
         broker.ring_on_commit([(None, step.queue)])
+        offer_key(step.limit_key, besides=step.queue)
+
+
+def offer_key(limit_key: str, *, besides: str) -> None:
+    """A place under a key is free: ring the other queues too in which steps wait for it.
+
+    Looked for after the commit: whoever came before it found no place, and whoever comes behind it has a ring of its own.
+    """
+
+    def ring() -> None:
+        others = set(Step.objects.queues_that_want(limit_key)) - {besides}
+        broker.ring_on_commit((None, queue) for queue in sorted(others))
+
+    if limit_key:
+        transaction.on_commit(ring, robust=True)
 
 
 def after_failure(job: Job, step: Step) -> None:

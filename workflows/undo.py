@@ -18,17 +18,22 @@ from workflows.plans.plan import Plan, PlanStep
 from workflows.states import JobState, Reason, Remedy, Role, StepKind, StepState
 from workflows.transitions import in_transaction
 
+# So many of the calls are shown.
+MOST_CALLS = 500
+
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
     """What an undo would do, now. `digest` stands for exactly this; an undo under another one is refused.
 
-    `steps`: {step, operation, key, reference, in_doubt}, in the order in which they begin. `not_undone`: {step, why}.
-    `running`: steps whose calls are under way; what they turn out to have done is undone as well.
+    `steps`: {step, operation, key, reference, in_doubt}, in the order in which they begin; of `total` calls the first, and
+    so are those `in_doubt`, while the digest is of all. `not_undone`: {step, why}. `running`: steps whose calls are under
+    way; what they turn out to have done is undone as well.
     """
 
     digest: str
     steps: list[dict[str, Any]]
+    total: int
     not_undone: list[dict[str, Any]]
     in_doubt: list[str]
     running: list[str]
@@ -46,17 +51,20 @@ def preview(job_id: uuid.UUID, *, down_to: str | None = None) -> Preview:
 
 def _preview(job: Job, scene: compensation.Scene, down_to: str | None) -> Preview:
     names = _names_down_to(job, scene.plan, down_to)
-    calls = [call for step in _in_order_of_undo(scene, names) for call in _calls_of(scene, step)]
+    parts: list[_Part] = []
+    for step in _in_order_of_undo(scene, names):
+        parts.append(_part_of(scene, step, room=MOST_CALLS - sum(len(part.first) for part in parts)))
     forward = [step for step in scene.steps if step.role == Role.FORWARD and (names is None or step.name in names)]
     not_undone = [{"step": step.name, "why": why} for step in forward if (why := _why_not(scene, step)) is not None]
     left_in_doubt = [step.name for step in forward if _why_not(scene, step) and is_in_doubt(step)]
     seen = [[step.pk, step.version, step.state, step.attempt, step.items_open] for step in scene.steps]
-    facts = json.dumps([str(job.pk), job.state, down_to, seen, calls], sort_keys=True)
+    facts = json.dumps([str(job.pk), job.state, down_to, seen, [part.facts for part in parts]], sort_keys=True)
     return Preview(
         digest=hashlib.sha256(facts.encode()).hexdigest(),
-        steps=calls,
+        steps=[call for part in parts for call in part.first],
+        total=sum(part.total for part in parts),
         not_undone=not_undone,
-        in_doubt=[call["step"] for call in calls if call["in_doubt"]] + left_in_doubt,
+        in_doubt=[address for part in parts for address in part.in_doubt][:MOST_CALLS] + left_in_doubt,
         running=[step.name for step in forward if step.state == StepState.RUNNING],
         pivot=compensation.pivot_passed(scene.plan, scene.steps, names),
         down_to=down_to,
@@ -86,25 +94,51 @@ def _in_order_of_undo(scene: compensation.Scene, names: Collection[str] | None) 
     return [originals[name] for name in placed]
 
 
-def _calls_of(scene: compensation.Scene, step: Step) -> list[dict[str, Any]]:
-    planned = scene.plan.steps[step.place]
-    operation = planned.compensation or f"undo of the job that {step.name} started"
-    rows = [step]
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """What of one step is undone: how many calls, all that they are decided on, the first of them, those in doubt."""
+
+    total: int
+    facts: Any
+    first: list[dict[str, Any]]
+    in_doubt: list[str]
+
+
+def _part_of(scene: compensation.Scene, step: Step, *, room: int) -> _Part:
     if step.is_fan_out:
-        items = Step.objects.filter(parent=step).with_effects().prefetch_related("attempts").order_by("index")
-        undo = compensation.undo_of(step, scene.steps)
+        return _part_of_items(scene, step, room)
+    call = _call_of(scene, step, step)
+    return _Part(total=1, facts=call, first=[call][:room], in_doubt=[step.address] if call["in_doubt"] else [])
+
+
+def _part_of_items(scene: compensation.Scene, fan: Step, room: int) -> _Part:
+    """Of many items all are counted and digested where they are stored, and the first are read."""
+    items = Step.objects.filter(parent=fan).with_effects()
+    undo = compensation.undo_of(fan, scene.steps)
+    if undo is not None:
         # Where an undo has failed, only the items whose own has are asked for again.
-        rows = list(items if undo is None else items.filter(undos__parent=undo, undos__state=StepState.FAILED))
-    return [
-        {
-            "step": row.address,
-            "operation": operation,
-            "key": row.idempotency_key,
-            "reference": explanations.known_reference(row),
-            "in_doubt": explanations.in_doubt(row),
-        }
-        for row in rows
-    ]
+        items = items.filter(undos__parent=undo, undos__state=StepState.FAILED)
+    total, digest = items.fingerprint()
+    first = items.prefetch_related("attempts").order_by("index")[:room]
+    doubtful = items.in_doubt().order_by("index").only("name", "index")[:MOST_CALLS]
+    return _Part(
+        total=total,
+        facts=[total, digest],
+        first=[_call_of(scene, fan, item) for item in first],
+        in_doubt=[item.address for item in doubtful],
+    )
+
+
+def _call_of(scene: compensation.Scene, step: Step, row: Step) -> dict[str, Any]:
+    """The call that undoes a step, or an item of it."""
+    operation = scene.plan.steps[step.place].compensation
+    return {
+        "step": row.address,
+        "operation": operation or f"undo of the job that {step.name} started",
+        "key": row.idempotency_key,
+        "reference": explanations.known_reference(row),
+        "in_doubt": explanations.in_doubt(row),
+    }
 
 
 def _why_not(scene: compensation.Scene, step: Step) -> str | None:

@@ -18,6 +18,7 @@ from workflows import (
     explanations,
     fanouts,
     gates,
+    outputs,
     retries,
     scenes,
     scheduler,
@@ -201,7 +202,9 @@ def verdict(
     job, step = _asked_for("verdict", job_id, name, seen)
     transitions.resolve_doubts(job, step, Attempt.Resolution.PERSON, actor=actor, reason=reason)
     if done and step.state != StepState.COMPLETED:
-        _settle(job, step, _accepted_result(result), SettledBy.PERSON, actor=actor, reason=reason)
+        # Who knows that it was done need not know what it answered.
+        stored = None if result is None else _accepted_result(result, step)
+        _settle(job, step, stored, SettledBy.PERSON, actor=actor, reason=reason)
     else:
         # What has ended well keeps its state: another attempt did it. What was not done is tried again, or needs no undo.
         transitions.note_verdict(job, step, done=done, actor=actor, reason=reason)
@@ -250,8 +253,9 @@ def give_result(
     """Complete a step by hand: with a result that a person gives, or with what a fenced-out attempt said too late."""
     _check_reason(reason, "a result given by hand")
     job, step = _asked_for("result", job_id, name, seen)
-    result, by = _accepted_result(result), SettledBy.PERSON
-    if attempt is not None:
+    if attempt is None:
+        result, by = _accepted_result(result, step), SettledBy.PERSON
+    else:
         late = Attempt.objects.filter(step=step, number=attempt, late_outcome=Outcome.COMPLETED).first()
         if late is None:
             raise NotFound(f"Attempt {attempt} of {name} said nothing too late that could be taken up.")
@@ -264,12 +268,15 @@ def give_result(
     return step
 
 
-def _accepted_result(result: Any) -> Any:
-    """What a person gives as a result, as it is stored. Raises InvalidInput."""
+def _accepted_result(result: Any, step: Step) -> Any:
+    """What a person gives as the result of a step, as it is stored. Raises InvalidInput."""
     faults: list[dict[str, str]] = []
     stored = plain(result, faults, ("result",))
     if not faults and len(json.dumps(stored).encode()) > conf.payload_limit:
         faults = [{"pointer": "/result", "message": f"is larger than {conf.payload_limit} bytes"}]
+    promised = None if faults else outputs.promised(step)
+    if promised is not None:
+        faults = outputs.faults(stored, promised)
     if faults:
         raise InvalidInput(f"The result is refused: {faults[0]['pointer']} {faults[0]['message']}", errors=faults)
     return stored

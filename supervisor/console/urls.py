@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from supervisor.console import actions, agents, attention, login, schedules, sweeps, views
+from supervisor.console import actions, agents, attention, incidents, login, schedules, sweeps, views
 
 urlpatterns = [
     path("", views.overview, name="overview"),
@@ -20,8 +20,13 @@ urlpatterns = [
         name="incident-acknowledgement",
     ),
     path("agents/", agents.agents, name="agents"),
+    path("workers/<str:name>/draining", agents.worker_draining, name="worker-draining"),
+    path("queues/<str:queue>/draining", agents.queue_draining, name="queue-draining"),
     path("agents/<str:name>/trial", agents.agent_trial, name="agent-trial"),
     path("agents/<str:name>/resumption", agents.agent_resumption, name="agent-resumption"),
+    path("incidents/<int:incident_id>", incidents.incident, name="incident"),
+    path("incidents/<int:incident_id>/group", incidents.incident_group, name="incident-group"),
+    path("incidents/<int:incident_id>/cancellation", incidents.incident_cancellation, name="incident-cancellation"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),
     path("schedules/", schedules.schedules, name="schedules"),
     path("schedules/pause", schedules.schedules_pause, name="schedules-pause"),

@@ -159,7 +159,7 @@ def undo_context(request: HttpRequest, job_id: uuid.UUID, down_to: str) -> dict[
         "now": present,
         "preview": undoing,
         "calls": undoing.steps[:SHOWN_OF_AN_UNDO],
-        "more_calls": len(undoing.steps) - SHOWN_OF_AN_UNDO,
+        "more_calls": undoing.total - SHOWN_OF_AN_UNDO,
         "allowed": "compensation" in job_verbs(job) and undoing.pivot is None,
         "list_query": list_query,
         "back": f"?{urlencode({'list': list_query})}" if list_query else "",

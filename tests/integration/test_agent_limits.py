@@ -16,7 +16,7 @@ from agents.tasks import row_of
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, locked, named, state_of
 from tests.waiting import wait_until
-from workflows import Limit, Workflow, given, reports, signals, step, transitions
+from workflows import Limit, Workflow, given, reports, signals, step, transitions, verbs
 from workflows.models import Agent as AnnouncedAgent
 from workflows.models import Job, Step
 
@@ -60,6 +60,16 @@ class Free(Workflow):
 
 class Keyed(Workflow):
     a = step("shop.a", limit=Limit(key=given["who"], at_once=1))
+
+
+class KeyedElsewhere(Workflow):
+    """The same key in another queue."""
+
+    a = step("depot.a", limit=Limit(key=given["who"], at_once=1))
+
+
+class KeyedItems(Workflow):
+    a = step("shop.a", each=given["list"], limit=Limit(key="ada", at_once=1))
 
 
 @pytest.fixture
@@ -247,6 +257,97 @@ def test_a_draining_worker_takes_nothing_under_a_limit(limited: Engine) -> None:
     finally:
         _shared[0] = 0
     assert named(job, "a").state == "NotStarted"
+
+
+# --- one key in two queues -----------------------------------------------------------------------------------------------
+
+AT_THE_DEPOT = ("agents.tasks.work", "depot", ["depot", None])
+
+
+def _waits_at_the_depot(limited: Engine, who: str = "ada") -> Job:
+    """A job that waits for a place under this key, and whose ring has been answered: no room."""
+    waiting = KeyedElsewhere.start({"who": who})
+    limited.rings.clear()
+    worker.work("depot", named(waiting, "a").pk)
+    assert named(waiting, "a").state == "NotStarted"
+    limited.rings.clear()
+    return waiting
+
+
+def _in_doubt(limited: Engine, claimed: Any) -> None:
+    reports.fail(claimed, transitions.Failure(kind="in_doubt", code="x", message="lost", in_doubt=True), sent=None)
+
+
+def _expired(limited: Engine, claimed: Any) -> None:
+    limited.ahead(11)
+    limited.sweep()
+
+
+BY_HAND: dict[str, Any] = {"actor": "operator:x", "reason": "it hangs"}
+
+
+@pytest.mark.parametrize(
+    "let_go",
+    [
+        lambda limited, claimed: limited.settle(claimed),
+        _in_doubt,
+        lambda limited, claimed: reports.release(claimed, delay=timedelta(seconds=60), reason="later"),
+        lambda limited, claimed: verbs.cancel_step(claimed.job_id, "a", **BY_HAND),
+        lambda limited, claimed: verbs.give_result(claimed.job_id, "a", result=1, **BY_HAND),
+        _expired,
+    ],
+    ids=["completed", "failed", "snoozed", "cancelled", "completed by hand", "lease over"],
+)
+def test_a_place_under_a_key_is_rung_for_in_every_queue_that_wants_it(limited: Engine, let_go: Any) -> None:
+    claimed = _hold(Keyed.start({"who": "ada"}))
+    waiting = _waits_at_the_depot(limited)
+    let_go(limited, claimed)
+    assert limited.rings.count(AT_THE_DEPOT) == 1
+    worker.work("depot", None)
+    assert state_of(waiting) == "Completed"
+
+
+def test_a_worker_that_frees_a_place_under_a_key_lets_the_other_queue_go_on(limited: Engine) -> None:
+    waiting: list[Job] = []
+    limited.says("shop.a", lambda call: waiting.append(_waits_at_the_depot(limited)))
+    job = Keyed.start({"who": "ada"})
+    limited.drain()
+    assert [state_of(one) for one in (job, *waiting)] == ["Completed"] * 2
+
+
+def test_an_item_that_frees_a_place_under_a_key_lets_the_other_queue_go_on(limited: Engine) -> None:
+    job = KeyedItems.start({"list": [1]})
+    limited.rings.clear()
+    claimed, _, _ = reports.claim_within_limits(
+        Step.objects.get(job=job, index=0).pk, token=uuid.uuid4(), worker="other"
+    )
+    waiting = _waits_at_the_depot(limited)
+    limited.settle(claimed)
+    limited.drain()
+    assert state_of(waiting) == "Completed"
+
+
+def test_no_other_queue_is_rung_for_a_key_that_nobody_there_waits_for(limited: Engine) -> None:
+    bob = _hold(Keyed.start({"who": "bob"}))
+    assert _hold(Keyed.start({"who": "ada"}))
+    _waits_at_the_depot(limited)
+    limited.settle(bob)
+    free = _hold(Keyed.start({"who": "eve"}))
+    limited.rings.clear()
+    limited.settle(free)
+    assert AT_THE_DEPOT not in limited.rings
+
+
+def test_a_step_that_comes_while_the_place_is_being_freed_is_rung_for_as_well(limited: Engine) -> None:
+    """It found no place, since the other transaction had not committed, and that one had looked round already."""
+    job = Keyed.start({"who": "ada"})
+    assert _hold(job)
+    with transaction.atomic():
+        verbs.cancel_step(job.pk, "a", **BY_HAND)
+        waiting = Beside(lambda: _waits_at_the_depot(limited)).result()
+    assert AT_THE_DEPOT in limited.rings
+    limited.drain()
+    assert state_of(waiting) == "Completed"
 
 
 # --- rates ---------------------------------------------------------------------------------------------------------------

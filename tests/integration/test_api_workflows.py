@@ -34,7 +34,7 @@ def test_a_plan_is_shown_with_its_steps_and_the_schema_of_its_input() -> None:
     shown = Program().get("workflows/ApiShown").json()
     assert list(shown) == [
         *("name", "version", "doc", "input", "steps", "on_failure", "deadline", "compensate_within"),
-        *("after_success", "after_failure"),
+        *("after_success", "after_failure", "runbook"),
     ]
     assert (shown["name"], shown["version"], shown["deadline"], shown["compensate_within"]) == (
         "ApiShown",

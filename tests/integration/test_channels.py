@@ -24,6 +24,7 @@ from standardwebhooks import WebhookVerificationError
 from agents import Permanent
 from sagsite.settings import BASE_DIR
 from supervisor import channels, escalation, needs
+from supervisor.advice import recommended
 from supervisor.channels import Message, apprised, webhook
 from supervisor.channels.channel import NotTold
 from supervisor.models import Incident, Need, Telling
@@ -205,6 +206,8 @@ def test_a_cause_is_told_as_data_and_so_is_that_it_is_over(engine: Engine, recei
         "step": "a",
         "counts": {"jobs": 1},
         "examples": [str(job.pk)],
+        "recommended": recommended("exhausted", error_kind="permanent", code="refused"),
+        "runbook": None,
         "link": f"https://sag.example.com/attention/#need-{need.pk}",
     }
     assert (mended["type"], mended["data"]["counts"]) == ("need.mended", {"jobs": 0})
@@ -514,7 +517,9 @@ def test_a_matter_that_cannot_be_put_into_words_keeps_no_other_from_being_told(
 ) -> None:
     for number, examples in enumerate((7, ["a job"])):
         opened_at = now() + timedelta(seconds=number)
-        Need.objects.create(cause=f"cause {number}", jobs=1, examples=examples, opened_at=opened_at, since=opened_at)
+        Need.objects.create(
+            kind="exhausted", cause=f"cause {number}", jobs=1, examples=examples, opened_at=opened_at, since=opened_at
+        )
     [channel] = channels.configured()
     assert escalation._tell_over(channel) == 1
     assert [one["data"]["cause"] for one in said(receiver)] == ["cause 1"]

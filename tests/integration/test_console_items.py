@@ -7,10 +7,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from supervisor.console import items
+from supervisor.console import items, views
 from tests import console_data as data
 from tests.integration.test_console_buttons import client, notice, press
 from tests.integration.test_console_job_page import buttons, cards
+from workflows import undo
 from workflows.models import Job
 from workflows.states import StepState
 
@@ -136,3 +137,17 @@ def test_the_list_of_jobs_does_not_load_items(client: Client) -> None:
 def test_a_click_on_an_item_that_is_gone_is_not_found(client: Client) -> None:
     job = data.rollout(2)
     assert press(client, "step-retries", job, "deploy:7", seen=1).status_code == 404
+
+
+def test_the_page_of_an_undo_counts_all_items_and_names_the_first(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "SHOWN_OF_AN_UNDO", 2)
+    monkeypatch.setattr(undo, "MOST_CALLS", 3)
+    job = data.rollout(6)
+    for index in range(5):
+        data.complete(job, f"deploy:{index}")
+    page = client.get(f"/jobs/{job.pk}/undo").content.decode()
+    assert "5, in this order" in page
+    assert re.findall(r"<strong><bdi>(.*?)</bdi></strong> <code", page) == ["deploy:0", "deploy:1"]
+    assert "… and 3 more." in page

@@ -391,6 +391,33 @@ def test_a_step_tried_again_takes_up_the_child_that_it_has(engine: Engine) -> No
     check_books(job)
 
 
+def test_a_failed_child_that_is_retried_after_its_parent_moved_on_completes_alone(engine: Engine) -> None:
+    """Until the step that started it is tried again: that one takes up what the child left."""
+
+    class KinAlone(Workflow):
+        c = step("shop.c")
+        d = step("shop.d", after=[c])
+
+    class KinGoneOn(Workflow):
+        kid = child(KinAlone, on_failure="hold")
+        b = step("shop.b", input={"kid": kid})
+
+    engine.says("shop.d", Permanent("no"))
+    job = start(KinGoneOn)
+    engine.drain()
+    kid, before = kid_of(job), history(job)
+    engine.says("shop.d", {})
+    verbs.retry_job(kid.pk, actor="operator:x", reason="mended")
+    engine.drain()
+    assert (state_of(kid), state_of(job), named(job, "kid").state) == ("Completed", "Running", "Failed")
+    assert history(job) == before
+    verbs.retry_step(job.pk, "kid", actor="operator:x", reason="mended")
+    engine.drain()
+    assert state_of(job) == "Completed"
+    assert engine.calls_of("shop.b")[0].input["kid"]["job"] == str(kid.pk)
+    check_books(job)
+
+
 def test_a_step_tried_again_whose_child_was_undone_starts_another_one(engine: Engine) -> None:
     class KinParent(Workflow):
         kid = child(KinInner, input={"who": "x"}, on_failure="hold")

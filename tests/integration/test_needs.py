@@ -371,6 +371,15 @@ def test_the_runbook_is_the_agents_own_and_else_the_workflows(engine: Engine) ->
     assert needs.runbooks([found]) == {found.pk: RUNBOOK}
 
 
+def test_who_is_told_reads_what_to_do_and_where_to_read_more(engine: Engine, settings: Any, mailoutbox: Any) -> None:
+    settings.SAG_NOTIFY = ["ops@example.com"]
+    held(engine, "No such street.")
+    escalation.tell()
+    body = mailoutbox[0].body
+    assert "What to do: The service refuses it for good." in body
+    assert f"Runbook: {Letter.runbook}" in body
+
+
 def test_what_was_closed_long_ago_is_forgotten_with_its_notes(engine: Engine) -> None:
     [job] = held(engine, "No such street.")
     needs.add_note(need().pk, "They open at nine.", actor=ADA)

@@ -176,6 +176,9 @@ def _page(steps: Any) -> Callable[[], object]:
             "step_ready",
             id="what is ready in a queue",
         ),
+        pytest.param(
+            lambda: Step.objects.queues_that_want("1:ada"), "step_wants_key", id="in which queues a key is waited for"
+        ),
         pytest.param(lambda: list(Step.objects.escalated()), "step_escalated", id="what stands in front of a person"),
         pytest.param(lambda: Job.objects.next_live(None, 20), "job_live", id="which jobs live"),
         pytest.param(lambda: list(Job.objects.newest_first()[:50]), "job_newest", id="the newest jobs"),

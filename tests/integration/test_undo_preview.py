@@ -6,13 +6,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.db.models.signals import post_init
 
 from agents import InDoubt, Permanent
 from tests.integration.engine import Beside, Engine, check_books, history, locked, named, state_of, states
-from workflows import Retry, Workflow, child, given, item, step, undo, verbs
+from workflows import Retry, Workflow, child, given, item, step, transitions, undo, verbs
 from workflows.allowed import job_verbs
 from workflows.exceptions import DigestMismatch, NotFound, StaleVersion, WrongState
-from workflows.models import Job, Step
+from workflows.models import Attempt, Job, Step
+from workflows.transitions import Claimed
 
 ONE_TRY = Retry(attempts=1)
 
@@ -208,6 +211,148 @@ def test_a_job_that_is_not_there_and_a_step_that_is_not_there_are_not_found(engi
         undo.preview(job.pk, down_to="x")
     with pytest.raises(NotFound):
         undo.preview(uuid.uuid4())
+
+
+# --- of many items -----------------------------------------------------------------------------------------------------
+
+
+def copied(job: Job, items: int) -> None:
+    """Its one item, and as many copies of it and of its attempt, which are quicker to write than real ones."""
+    own = {"id", "seq", "index", "idempotency_key", "step_id"}
+    same, tried = (
+        ", ".join(f'"{field.column}"' for field in model._meta.concrete_fields if field.column not in own)
+        for model in (Step, Attempt)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""WITH first AS (SELECT * FROM sag_workflows_step WHERE job_id = %s AND index = 0),
+            copies AS (
+                INSERT INTO sag_workflows_step (seq, index, idempotency_key, {same})
+                SELECT 100 + n, n, idempotency_key || n, {same} FROM first, generate_series(1, %s - 1) AS n RETURNING id
+            )
+            INSERT INTO sag_workflows_attempt (step_id, {tried})
+            SELECT copies.id, {tried} FROM copies, (
+                SELECT * FROM sag_workflows_attempt WHERE step_id = (SELECT id FROM first)
+            ) AS attempt""",
+            [job.pk, items],
+        )
+    Step.objects.filter(job=job, items_total=1).update(items_total=items, items_made=items)
+
+
+def test_a_look_reads_no_more_rows_of_two_thousand_items_than_of_one_thousand(engine: Engine) -> None:
+    read: list[type] = []
+
+    def note(sender: type, **_: Any) -> None:
+        read.append(sender)
+
+    def cost(items: int) -> int:
+        job = SpreadShown.start({"list": [1]})
+        engine.drain()
+        copied(job, items)
+        read.clear()
+        preview = undo.preview(job.pk)
+        rows = len(read)
+        assert (preview.total, len(preview.steps)) == (items + 1, undo.MOST_CALLS)
+        assert preview.steps[-1]["step"] == f"a:{undo.MOST_CALLS - 2}"
+        return rows
+
+    post_init.connect(note)
+    try:
+        assert cost(1000) == cost(2000) < 3 * undo.MOST_CALLS
+    finally:
+        post_init.disconnect(note)
+
+
+@pytest.fixture
+def two_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undo, "MOST_CALLS", 2)
+
+
+class DoubtfulSpreadShown(Workflow):
+    """The stall promises nothing: what was once in doubt stays so."""
+
+    on_failure = "hold"
+    compensate_within = timedelta(days=1)
+
+    a = step("stall.a", compensation="stall.undo_a", each=given["list"], input={"item": item}, retry=Retry(attempts=2))
+    b = step("shop.b", compensation="shop.undo_b")
+
+
+@pytest.mark.usefixtures("two_shown")
+def test_the_first_calls_are_shown_and_all_are_counted(engine: Engine) -> None:
+    engine.says("stall.a", InDoubt("lost"))
+    job = DoubtfulSpreadShown.start({"list": [1, 2, 3, 4]})
+    engine.pass_time(60, times=3)
+    preview = undo.preview(job.pk)
+    assert [call["step"] for call in preview.steps] == ["b", "a:0"]
+    assert (preview.total, preview.in_doubt[:2]) == (5, ["a:0", "a:1"])
+    compensate(job, preview.digest)
+    engine.drain()
+    undone = Step.objects.filter(job=job, role="undo", state="Completed")
+    assert sorted(row.address for row in undone if row.index is not None) == [f"a.undo:{index}" for index in range(4)]
+
+
+def _last_of_four(engine: Engine) -> tuple[Job, Step, Claimed]:
+    """The last of four items, of which two are shown: cancelled while its call was under way."""
+    job = DoubtfulSpreadShown.start({"list": [1, 2, 3, 4]})
+    engine.rings.clear()
+    items = list(Step.objects.filter(job=job, index__isnull=False).order_by("index"))
+    for one in items[:3]:
+        engine.settle(engine.claim(one))
+    claimed = engine.claim(items[3])
+    verbs.cancel_step(job.pk, "a:3", actor="operator:x", reason="it hangs")
+    engine.drain()
+    return job, Step.objects.get(pk=items[3].pk), claimed
+
+
+@pytest.mark.usefixtures("two_shown")
+def test_a_late_word_on_an_item_that_is_not_shown_has_the_undo_refused(engine: Engine) -> None:
+    """It changes no row of a step."""
+    job, last, claimed = _last_of_four(engine)
+    before = undo.preview(job.pk)
+    assert engine.settle(claimed, '{"reference": "R-3"}') is None
+    assert Step.objects.get(pk=last.pk).version == last.version
+    assert undo.preview(job.pk).steps == before.steps
+    with pytest.raises(DigestMismatch):
+        compensate(job, before.digest)
+
+
+@pytest.mark.usefixtures("two_shown")
+def test_a_doubt_that_ends_in_an_item_that_is_not_shown_has_the_undo_refused(engine: Engine) -> None:
+    job, last, _ = _last_of_four(engine)
+    verbs.retry_step(job.pk, "a:3", actor="operator:x", reason="once more")
+    engine.drain()
+    assert Step.objects.get(pk=last.pk).state == "Completed"
+    before = undo.preview(job.pk)
+    assert before.in_doubt == ["a:3"]
+    with locked(job):
+        transitions.resolve_doubts(Job.objects.get(pk=job.pk), last, Attempt.Resolution.PERSON)
+    after = undo.preview(job.pk)
+    assert (after.total, after.steps) == (before.total, before.steps)
+    with pytest.raises(DigestMismatch):
+        compensate(job, before.digest)
+
+
+@pytest.mark.usefixtures("two_shown")
+def test_an_item_that_is_not_shown_and_ends_has_the_undo_refused(engine: Engine) -> None:
+    job = SpreadShown.start({"list": [1, 2, 3, 4]})
+    engine.rings.clear()
+    items = list(Step.objects.filter(job=job, index__isnull=False).order_by("index"))
+    for one in items[:3]:
+        engine.settle(engine.claim(one))
+    claimed = engine.claim(items[3])
+    before = undo.preview(job.pk)
+    engine.settle(claimed)
+    after = undo.preview(job.pk)
+    assert (before.total, after.total, after.steps) == (3, 4, before.steps)
+    with pytest.raises(DigestMismatch):
+        compensate(job, before.digest)
+
+
+@pytest.mark.usefixtures("two_shown")
+def test_two_looks_at_the_same_show_the_same_digest(engine: Engine) -> None:
+    job, _, _ = _last_of_four(engine)
+    assert undo.preview(job.pk) == undo.preview(job.pk)
 
 
 # --- exactly this ------------------------------------------------------------------------------------------------------

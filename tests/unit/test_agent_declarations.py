@@ -17,6 +17,7 @@ from agents.tasks import row_of
 
 class Answer(pydantic.BaseModel):
     n: int
+    text: str = ""
 
 
 @pytest.fixture
@@ -125,6 +126,36 @@ def test_an_operation_is_declared_plainly_or_with_options_and_stays_a_function(n
     assert (plain(None), typed(None)) == ("plain", "typed")
     found = registry.find("passing.plain"), registry.find("passing.typed")
     assert [(one.atomic, one.output) for one in found] == [(False, None), (True, Answer)]
+
+
+class Untold(pydantic.BaseModel):
+    """Such as no JSON Schema can tell of."""
+
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    agent: Agent
+
+
+class Lettered(pydantic.BaseModel):
+    """Its pattern is none that Python's own expressions know."""
+
+    name: str = pydantic.Field(pattern=r"^\p{L}+$")
+
+
+def test_what_operations_promise_of_their_results_is_announced_as_it_is_stored(name: str) -> None:
+    agent = Agent(name)
+    for output in (Answer, Untold, Lettered):
+
+        def perform(call: Call) -> Any:
+            return None
+
+        perform.__name__ = output.__name__.lower()
+        agent.operation(output=output)(perform)
+    outputs = row_of(agent).outputs
+    assert list(outputs) == ["passing.answer"]
+    assert (outputs["passing.answer"]["required"], outputs["passing.answer"]["properties"]["n"]["type"]) == (
+        ["n", "text"],
+        "integer",
+    )
 
 
 def test_what_is_no_plain_function_or_no_model_is_refused(name: str) -> None:

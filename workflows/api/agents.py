@@ -79,6 +79,9 @@ class AgentDocument(Document):
     name: str
     queue: str
     operations: list[str]
+    outputs: dict[str, dict[str, Any]] = Field(
+        description="By operation, the JSON Schema that its results fit, also one given by hand; only those that promise one."
+    )
     announced_at: datetime
     traits: TraitsDocument
     limits: LimitsDocument
@@ -96,6 +99,7 @@ class AgentDocument(Document):
             name=agent.name,
             queue=agent.queue,
             operations=agent.operations,
+            outputs=agent.outputs,
             announced_at=agent.announced_at,
             traits=TraitsDocument(
                 honours_keys=agent.honours_keys,

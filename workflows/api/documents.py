@@ -15,7 +15,7 @@ from workflows.models import Attempt, Event, Job, Signal, Step
 from workflows.plans.plan import Plan, PlanStep
 from workflows.plans.retry import Retry
 from workflows.states import ErrorKind, JobState, Outcome, Reason, Role, SettledBy, StepKind, StepState
-from workflows.undo import Preview
+from workflows.undo import MOST_CALLS, Preview
 from workflows.workflow import Workflow
 
 JOBS = "/api/v1/jobs"
@@ -23,7 +23,6 @@ BOOKINGS = "/api/v1/bookings"
 
 MOST_ATTEMPTS = 100
 MOST_WAITS = 100
-MOST_CALLS = 500
 
 
 class Document(BaseModel):
@@ -346,8 +345,8 @@ class PreviewDocument(Document):
         return cls(
             digest=preview.digest,
             down_to=preview.down_to,
-            steps=[PlannedUndo(**call) for call in preview.steps[:MOST_CALLS]],
-            total=len(preview.steps),
+            steps=[PlannedUndo(**call) for call in preview.steps],
+            total=preview.total,
             not_undone=[LeftAlone(**step) for step in preview.not_undone],
             in_doubt=preview.in_doubt[:MOST_CALLS],
             running=preview.running,

@@ -12,6 +12,8 @@ class Agent(models.Model):
     name = models.CharField(max_length=60, primary_key=True)
     queue = models.CharField(max_length=60)
     operations = ArrayField(models.CharField(max_length=100))
+    # {operation: JSON Schema of its results}, of those that promise one.
+    outputs = models.JSONField(db_default=models.Value({}, models.JSONField()))
     honours_keys = models.BooleanField(db_default=False)
     closes_keys = models.BooleanField(db_default=False)
     lands_within = models.DurationField(default=timedelta(seconds=30))

@@ -159,6 +159,10 @@ class Step(models.Model):
             models.Index(
                 fields=["limit_key"], condition=Q(state=StepState.RUNNING, limited=True), name="step_at_key_limit"
             ),
+            # Which wait, in which queue, for a place under this key?
+            models.Index(
+                fields=["limit_key", "queue", "run_after"], condition=READY & ~Q(limit_key=""), name="step_wants_key"
+            ),
             # What undoes this step?
             models.Index(fields=["undoes"], condition=Q(undoes__isnull=False), name="step_undoes"),
             # Which failed steps has nobody decided on?

@@ -19,7 +19,7 @@ claimed AS (
     FROM locked, clock
     WHERE s.id = %(step)s AND s.job_id = locked.id AND {unlimited} AND {ready}
     RETURNING s.id, s.job_id, s.place, s.name, s.index, s.item, s.role, s.undoes_id, s.operation, s.queue, s.attempt, s.token,
-              s.worker, s.probe_only, s.idempotency_key, s.timeout
+              s.worker, s.probe_only, s.idempotency_key, s.timeout, s.limit_key
 ),
 numbered AS (
     UPDATE sag_workflows_job job SET seq = locked.seq + 1 FROM locked, claimed WHERE job.id = locked.id
@@ -37,5 +37,6 @@ event AS (
 SELECT claimed.id AS step_id, claimed.job_id, claimed.place, claimed.name, claimed.index, claimed.item, claimed.role,
        claimed.undoes_id, claimed.operation, claimed.queue, claimed.attempt, claimed.token, claimed.probe_only,
        claimed.idempotency_key, EXTRACT(epoch FROM claimed.timeout)::float8 AS timeout, locked.workflow, CASE WHEN claimed.index IS NULL THEN locked.input END AS given,
-       locked.plan -> 'steps' AS plan, locked.scheduled_for
+       locked.plan -> 'steps' AS plan, locked.scheduled_for,
+       claimed.limit_key
 FROM claimed, locked
