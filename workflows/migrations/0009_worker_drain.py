@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sag_workflows", "0007_event_partitions"),
+        ("sag_workflows", "0008_schedules_whole"),
     ]
 
     operations = [
