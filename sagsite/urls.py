@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from supervisor import health
+from supervisor import health, metrics
 
 urlpatterns = [
     path("", include("supervisor.console.urls")),
@@ -11,5 +11,6 @@ urlpatterns = [
     path("api/v1/", include("workflows.api.urls")),
     path("health/live", health.live),
     path("health/ready", health.ready),
+    path("metrics", metrics.metrics),
     path("admin/", admin.site.urls),
 ]

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from django.conf import settings
 from django.core.checks import Tags, run_checks
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Count, F, Min, Q
+from django.db.models import F, Q
 
-from supervisor import channels
+from supervisor import channels, health
 from supervisor.console import pulse
-from supervisor.health import WAITS_TOO_LONG, is_silent, swept_at
+from supervisor.health import WAITS_TOO_LONG
 from supervisor.models import Incident, Telling
 from workflows import broker, history, standing, tick_records
 from workflows.clock import now
@@ -181,27 +181,24 @@ def _broker() -> _Found:
 
 
 def _sweeps() -> _Found:
-    last = swept_at()
-    do = "Start `manage.py up --supervisor` and `manage.py up --beat`."
-    if last is None:
-        return Grade.ILL, "None has run yet: what gets stuck is not found.", do
-    present = now()
-    age = present - last
-    if is_silent(last, present):
-        return Grade.ILL, f"The last one ended {_seconds(age)} ago: what gets stuck is not found.", do
-    return _well(f"The last one ended {_seconds(age)} ago.")
+    found = health.look(now())
+    if found.sweeps_missed:
+        do = "Start `manage.py up --supervisor` and `manage.py up --beat`."
+        return Grade.ILL, f"{found.sweeps_missed} What gets stuck is not found.", do
+    if found.observes:
+        return Grade.LOOK, health.OBSERVES, "Take `observe_only` out of the settings and start the supervisor anew."
+    return _well("The supervisor looks, and acts on what it finds.")
 
 
 def _beat() -> _Found:
     late = now() - _BEAT_IS_LATE
-    schedules = Schedule.objects.due().filter(next_due__lt=late).count()
-    queues = Step.objects.to_ring().order_by().filter(ring_after__lt=late).values_list("queue", flat=True).distinct()
-    unrung = [queue for queue in queues if not _is_full(queue)]
-    said = []
-    if schedules:
+    said = [missed] if (missed := health.look(now()).ticks_missed) else []
+    if schedules := Schedule.objects.due().filter(next_due__lt=late).count():
         said.append(f"Schedules with due times that nobody opened: {schedules}.")
-    if unrung:
-        said.append(f"Nobody rings for ready steps of the queues {', '.join(sorted(unrung))}.")
+    rung_late = Step.objects.to_ring().filter(ring_after__lt=late).values_list("queue", flat=True)
+    queues = set(rung_late[: standing.COUNTED])
+    if unrung := [queue for queue in sorted(queues) if not _is_full(queue)]:
+        said.append(f"Nobody rings for ready steps of the queues {', '.join(unrung)}.")
     if said:
         return Grade.ILL, " ".join(said), "Start `manage.py up --beat`, once, and see that the supervisor runs."
     return _well("Due steps are rung for, due times are opened.")
@@ -250,22 +247,24 @@ def _operations() -> _Found:
 
 
 def _waiting() -> _Found:
-    long = Step.objects.ready().filter(run_after__lt=now() - WAITS_TOO_LONG).order_by()
-    rows = list(long.values("queue").annotate(number=Count("pk"), oldest=Min("run_after")).order_by("queue"))
-    if not rows:
-        return _well("No ready step has waited long.")
     present = now()
-    said = "; ".join(
-        f"ready steps of the queue {row['queue']}: {row['number']}, the oldest for {_seconds(present - row['oldest'])}"
-        for row in rows
-    )
-    if {row["queue"] for row in rows} <= standing.served_queues():
+    long = {queue: since for queue, since in standing.oldest_ready().items() if present - since > WAITS_TOO_LONG}
+    if not long:
+        return _well("No ready step has waited long.")
+    said = "; ".join(_line(queue, present, since) for queue, since in long.items())
+    if long.keys() <= standing.served_queues():
         return Grade.LOOK, f"Waiting long: {said}. Their workers are busy.", "Start more agent processes, or wait."
     return (
         Grade.ILL,
         f"Waiting long: {said}. No worker takes them.",
         "Start `manage.py up --agents`, or workers of these queues.",
     )
+
+
+def _line(queue: str, present: datetime, since: datetime) -> str:
+    number = standing.counted(Step.objects.in_line(queue).filter(run_after__lt=present - WAITS_TOO_LONG))
+    told = f"{number:,} or more" if number == standing.COUNTED else number
+    return f"ready steps of the queue {queue}: {told}, the oldest for {_seconds(present - since)}"
 
 
 def _breakers() -> _Found:

@@ -1,6 +1,7 @@
 from datetime import datetime
 
 from django.db import models
+from django.db.models import Value
 
 
 class Incident(models.Model):
@@ -229,20 +230,54 @@ class Telling(models.Model):
 
 
 class Sweep(models.Model):
-    """One pass of the supervisor. The age of the newest row is the supervisor's own health."""
+    """One pass of the supervisor. The age of the newest row is the supervisor's own health.
 
+    `looked_at` rows were read, `found` of them wanted something done, `expired`, `remedied` and `moved` of these were
+    changed. `decisions` tells of the first of them, `counts` how many there were of each kind. `observed`: nothing was
+    changed, and the decisions are what would have been done.
+    """
+
+    # The database's own defaults are for supervisors of the version before, while an update is under way.
+    # Which process, and the mark of this very start of it.
+    by = models.CharField(max_length=150, blank=True, default="", db_default="")
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     # Until when this sweep and those after it expire nothing, because sweeps had been missing (protocol 14).
     grace_until = models.DateTimeField(null=True)
+    observed = models.BooleanField(default=False, db_default=False)
+    looked_at = models.PositiveIntegerField(default=0, db_default=0)
+    found = models.PositiveIntegerField(default=0, db_default=0)
     expired = models.PositiveIntegerField(default=0)
     remedied = models.PositiveIntegerField(default=0)
     moved = models.PositiveIntegerField(default=0)
     failed = models.PositiveIntegerField(default=0)
     problems = models.JSONField(default=list)
+    # {remedy: how many}
+    counts = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
+    # {"job", "step", "found", "remedy", "reason", "acted"}, of the first so many.
+    decisions = models.JSONField(default=list, db_default=Value([], models.JSONField()))
 
     class Meta:
         indexes = [models.Index(fields=["-finished_at"], name="sweep_newest")]
 
     def __str__(self) -> str:
         return f"sweep {self.pk}"
+
+    @property
+    def acted(self) -> int:
+        """How many rows it changed."""
+        return self.expired + self.remedied + self.moved
+
+
+class Term(models.Model):
+    """Whose turn a duty of the supervisor is, and until when; a row for each duty. `done_at`: when it was last done."""
+
+    duty = models.CharField(max_length=10, primary_key=True)
+    holder = models.CharField(max_length=150)
+    term = models.BigIntegerField()
+    begun_at = models.DateTimeField()
+    until = models.DateTimeField()
+    done_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.duty} {self.term}"

@@ -240,6 +240,8 @@ def _close(breaker: Breaker) -> None:
 
 
 def _end_long_waits(agent: str) -> None:
+    if conf.observe_only:
+        return
     before = now() - timedelta(seconds=conf.park_timeout)
     waiting = Step.objects.parked(agent).of_moving_jobs().filter(parked_since__lt=before)
     for step_id in waiting.values_list("pk", flat=True)[:100]:

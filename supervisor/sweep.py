@@ -5,21 +5,21 @@ locked already, everything looked at again, one remedy. A row that raises is rec
 Any number of sweeps at once is harmless.
 """
 
-import logging
 import random
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import Error, connection
+from django.db import transaction
 from django.db.models import QuerySet
 
-from supervisor import storms
+from supervisor import leadership, storms
 from supervisor.models import Sweep
+from supervisor.record import Decision, Record, pass_over
 from supervisor.remedies import Choice, Facts, choose
 from workflows import broker, compensation, errands, findings, scheduler, transitions
 from workflows.clock import now
@@ -29,14 +29,13 @@ from workflows.plans.plan import Plan, PlanStep
 from workflows.states import ENDED_STEP_STATES, ErrorKind, Outcome, Remedy, Role, StepKind
 from workflows.transitions import in_transaction
 
-logger = logging.getLogger(__name__)
-
 PAGE = 200
 _LIVE_JOBS_A_SWEEP = 500
-_TIME_A_SWEEP = 10.0
+_OBSERVED_A_QUESTION = 200
+_TIME_A_HALF = 10.0
 _KEEP_SWEEPS = timedelta(hours=24)
 _SKIPS_TO_REPORT = 3
-_GRACES_RUNNING = 3
+_LATEST = 3
 
 
 class Memory:
@@ -50,24 +49,52 @@ class Memory:
 _memory = Memory()
 
 
-def sweep(memory: Memory = _memory) -> Sweep:
-    """One pass. Its row says what was found and done, and its age is the supervisor's health."""
-    begun = now()
-    row = Sweep(started_at=begun, grace_until=_grace(begun))
+def _for_ever() -> bool:
+    return True
+
+
+@dataclass(kw_only=True)
+class _Round:
+    """One sweep under way: it ends when its time is over, or when `is_ours` says that somebody else has taken over."""
+
+    record: Record
+    memory: Memory
+    is_ours: Callable[[], bool]
+    until: float
+    observes: bool
+
+    def goes_on(self) -> bool:
+        return time.monotonic() < self.until and self.is_ours()
+
+
+def sweep(memory: Memory = _memory, is_ours: Callable[[], bool] = _for_ever) -> Sweep:
+    """One pass. Its row says what was found and done, and its age is the supervisor's health.
+
+    Where the supervisor only observes, the row says what would have been done, and nothing else is changed.
+    """
+    begun, observes = now(), conf.observe_only
+    row = Sweep(by=leadership.me(), started_at=begun, grace_until=_grace(begun), observed=observes)
     _forget_old_sweeps(begun)
-    until = time.monotonic() + _TIME_A_SWEEP
+    until = time.monotonic() + _TIME_A_HALF
+    this = _Round(record=Record(row), memory=memory, is_ours=is_ours, until=until, observes=observes)
     if row.grace_until is None or row.grace_until <= begun:
-        row.expired = _each(row, memory, Step.objects.overdue(), expire, until)
-        row.expired += _each(row, memory, Step.objects.queued_too_long(), findings.refuse_queued, until)
-    row.remedied = _each(row, memory, Step.objects.without_remedy(), decide, until)
+        row.expired = _each(this, Step.objects.overdue(), expire)
+        row.expired += _each(this, Step.objects.queued_too_long(), refuse_queued)
+        if observes:  # else they are ended within a second of their time
+            row.expired += _each(this, Step.objects.due().exclude(kind__in=_TO_GO_ON), end_wait)
+    row.remedied = _each(this, Step.objects.without_remedy(), decide)
     transitions.set_deadlines()
-    until = time.monotonic() + _TIME_A_SWEEP
-    row.moved = _each_job(row, _ids(Job.objects.past_deadline()), findings.pass_deadline, until)
-    row.moved += _each_job(row, _ids(Job.objects.owe_parent()), errands.tell_parent, until)
-    # Gates that nobody looked at, and fan-outs that nobody went on with: whoever should have, died.
-    row.moved += _each_job(row, _ids(Step.objects.at_gate(), "job_id"), _attend, until)
-    row.moved += _each_job(row, _ids(Step.objects.to_spread(), "job_id"), _attend, until)
-    row.moved += _each_job(row, _stranded(memory), findings.heal, until)
+    this.until = time.monotonic() + _TIME_A_HALF
+    row.moved = sum(
+        (
+            _each_job(this, _ids(Job.objects.past_deadline()), findings.pass_deadline, "stop"),
+            _each_job(this, _ids(Job.objects.owe_parent()), errands.tell_parent, "tell"),
+            # Gates that nobody looked at, and fan-outs that nobody went on with: whoever should have, died.
+            _each_job(this, _ids(Step.objects.at_gate(), "job_id"), _attend, "attend"),
+            _each_job(this, _ids(Step.objects.to_spread(), "job_id"), _attend, "attend"),
+            _each_job(this, _stranded(this), findings.heal, "heal"),
+        )
+    )
     row.finished_at = now()
     row.save(force_insert=True)
     return row
@@ -77,20 +104,21 @@ def _grace(begun: datetime) -> datetime | None:
     """After a gap nothing expires for the length of one lease: everything looks overdue then, and almost nothing is.
 
     A grace is not prolonged by further gaps, nor one begun after another without end, or a supervisor that is always
-    slow would never expire anything.
+    slow would never expire anything. A sweep that was frozen in its middle is a gap too; and since it writes its row when
+    it thaws, without the grace that another may have begun meanwhile, the latest rows together tell of that.
     """
-    last = Sweep.objects.order_by("-finished_at").first()
-    lease = timedelta(seconds=conf.lease)
-    if last is None or last.finished_at is None:
+    latest = list(Sweep.objects.order_by("-finished_at")[:_LATEST])
+    lease, interval = timedelta(seconds=conf.lease), timedelta(seconds=conf.sweep)
+    if not latest or latest[0].finished_at is None:
         return begun + lease
-    had_grace_lately = last.grace_until is not None and begun < last.grace_until + lease
-    newest = list(Sweep.objects.order_by("-finished_at").values_list("grace_until", flat=True)[:_GRACES_RUNNING])
-    if len(set(newest) - {None}) == _GRACES_RUNNING:
-        return last.grace_until
-    gap = begun - last.finished_at > 2 * timedelta(seconds=conf.sweep)
-    if gap and (not had_grace_lately or begun - last.finished_at > lease):
-        return begun + lease
-    return last.grace_until
+    silence, took = begun - latest[0].finished_at, latest[0].finished_at - latest[0].started_at
+    graces = {row.grace_until for row in latest if row.grace_until is not None}
+    known = max(graces, default=None)
+    if len(graces) == _LATEST:
+        return known
+    had_grace_lately = known is not None and begun < known + lease
+    gap = silence > 2 * interval or took > 3 * timedelta(seconds=_TIME_A_HALF)
+    return begun + lease if gap and (not had_grace_lately or silence > lease) else known
 
 
 def _forget_old_sweeps(begun: datetime) -> None:
@@ -98,27 +126,49 @@ def _forget_old_sweeps(begun: datetime) -> None:
     Sweep.objects.filter(pk__in=list(old.values_list("pk", flat=True))).delete()
 
 
-def _each(row: Sweep, memory: Memory, steps: QuerySet[Step], act: Callable[[int], bool | None], until: float) -> int:
-    """Apply `act` to each step found. How many it changed."""
+Looked = Decision | bool | None
+"""What became of a row: a decision; False where nothing was to be done any more, None where its job is locked."""
+
+
+def _each(this: _Round, steps: QuerySet[Step], act: Callable[[int], Looked]) -> int:
+    """Apply `act` to each step found. How many it changed; where the supervisor only observes, none."""
     changed = 0
-    for step_id in _ids(steps):
-        if time.monotonic() > until:
+    for number, step_id in enumerate(_ids(steps)):
+        if not this.goes_on():
             break
-        try:
-            done = act(step_id)
-        except Exception as error:  # one poison row must not stop the sweep
-            _report(row, f"step {step_id}", error)
+        this.record.looked_at(1)
+        this.record.found()
+        if this.observes and number >= _OBSERVED_A_QUESTION:
             continue
-        if done is None:
-            memory.skipped[step_id] += 1
-            if memory.skipped[step_id] == _SKIPS_TO_REPORT:
-                _report(
-                    row, f"step {step_id}", TimeoutError(f"its job was locked in {_SKIPS_TO_REPORT} sweeps running")
-                )
-        else:
-            memory.skipped.pop(step_id, None)
-            changed += done
+        try:
+            looked = _would(act, step_id) if this.observes else act(step_id)
+        except Exception as error:  # one poison row must not stop the sweep
+            this.record.failed(f"step {step_id}", error)
+            continue
+        if looked is None:
+            _note_skip(this, step_id)
+            continue
+        this.memory.skipped.pop(step_id, None)
+        if isinstance(looked, Decision):
+            this.record.decided(looked)
+            changed += not this.observes
     return changed
+
+
+def _would(act: Callable[[int], Looked], step_id: int) -> Looked:
+    """What it would do: it does it, in a transaction that is undone."""
+    with transaction.atomic():
+        looked = act(step_id)
+        transaction.set_rollback(True)
+    return looked
+
+
+def _note_skip(this: _Round, step_id: int) -> None:
+    skipped = this.memory.skipped
+    skipped[step_id] += 1
+    if skipped[step_id] == _SKIPS_TO_REPORT:
+        said = TimeoutError(f"its job was locked in {_SKIPS_TO_REPORT} sweeps running")
+        this.record.failed(f"step {step_id}", said)
 
 
 def _ids(rows: QuerySet[Any], column: str = "pk") -> Iterator[Any]:
@@ -130,21 +180,9 @@ def _ids(rows: QuerySet[Any], column: str = "pk") -> Iterator[Any]:
         found = list(page.filter(pk__gt=found[-1][0])[:PAGE])
 
 
-def _report(row: Sweep, what: str, error: Exception) -> None:
-    row.failed += 1
-    row.problems = [*row.problems, f"{what}: {type(error).__name__}: {error}"][:20]
-    _pass_over(what, error)
-
-
-def _pass_over(what: str, error: Exception) -> None:
-    logger.error("the supervisor could not handle %s", what, exc_info=error)
-    if isinstance(error, Error):
-        connection.close_if_unusable_or_obsolete()
-
-
 @in_transaction
-def expire(step_id: int) -> bool | None:
-    """Take a step whose lease is over from its worker, and choose its remedy. None when its job is locked."""
+def expire(step_id: int) -> Looked:
+    """Take a step whose lease is over from its worker, and choose its remedy."""
     job = _lock_job_of(step_id)
     if job is None:
         return None
@@ -154,27 +192,49 @@ def expire(step_id: int) -> bool | None:
         return False
     transitions.expire(job, step)
     scheduler.offer_place(step)
-    if job.stopping_at is not None:
-        scheduler.move_on(job)
-    else:
-        _apply(job, step, _choose(job, step))
-    return True
+    return _decide(job, step, found=step.error_message)
 
 
 @in_transaction
-def decide(step_id: int) -> bool | None:
-    """Choose the remedy of a failed step, and apply it. None when its job is locked."""
+def decide(step_id: int) -> Looked:
+    """Choose the remedy of a failed step, and apply it."""
     job = _lock_job_of(step_id)
     if job is None:
         return None
     step = Step.objects.without_remedy().filter(pk=step_id).first()
     if step is None:
         return False
+    return _decide(job, step, found=f"Failed ({step.error_kind}): {step.error_message}")
+
+
+def _decide(job: Job, step: Step, *, found: str) -> Decision:
     if job.stopping_at is not None:
         scheduler.move_on(job)
-        return True
-    _apply(job, step, _choose(job, step))
-    return True
+        return Decision(
+            job=job.pk, step=step.address, found=found, remedy="end", reason="Its job is being brought to its end."
+        )
+    choice = _choose(job, step)
+    _apply(job, step, choice)
+    return Decision(job=job.pk, step=step.address, found=found, remedy=choice.remedy, reason=choice.reason)
+
+
+def refuse_queued(step_id: int) -> Looked:
+    """End the wait of a ready step that no worker took in time."""
+    return _ended(step_id, findings.refuse_queued)
+
+
+def end_wait(step_id: int) -> Looked:
+    """End the wait for a signal or a callback that did not come in time."""
+    return _ended(step_id, findings.wait_is_over)
+
+
+def _ended(step_id: int, act: Callable[[int], bool | None]) -> Looked:
+    if not (done := act(step_id)):
+        return done
+    step = Step.objects.only("job_id", "name", "index", "error_message").get(pk=step_id)
+    return Decision(
+        job=step.job_id, step=step.address, found=step.error_message, remedy="fail", reason="Its time to wait is over."
+    )
 
 
 def _lock_job_of(step_id: int) -> Job | None:
@@ -186,7 +246,10 @@ def _facts(job: Job, step: Step) -> Facts:
     plan = Plan.from_json(job.plan)
     planned = plan.steps[step.place]
     forward = step.role == Role.FORWARD
-    past_pivot = forward and compensation.pivot_passed(plan, list(Step.objects.filter(job=job).for_timeline()))
+    may_be_past_pivot = forward and any(other.pivot for other in plan.steps)
+    past_pivot = may_be_past_pivot and compensation.pivot_passed(
+        plan, list(Step.objects.filter(job=job).for_timeline())
+    )
     attempts = list(step.attempts.all())
     return Facts(
         role=Role(step.role),
@@ -263,20 +326,48 @@ def _apply(job: Job, step: Step, choice: Choice) -> None:
             findings.give_up(job, step, remedy, reason=choice.reason)
 
 
-def _each_job(row: Sweep, jobs: Iterable[uuid.UUID], act: Callable[[uuid.UUID], bool | None], until: float) -> int:
-    """Apply `act` to each job found, once. How many it changed."""
+def _each_job(this: _Round, jobs: Iterable[uuid.UUID], act: Callable[[uuid.UUID], bool | None], remedy: str) -> int:
+    """Apply `act` to each job found, once. How many it changed; where the supervisor only observes, none."""
     changed, seen = 0, set[uuid.UUID]()
     for job_id in jobs:
-        if time.monotonic() > until:
+        if not this.goes_on():
             break
         if job_id in seen:
             continue
         seen.add(job_id)
+        this.record.looked_at(1)
+        this.record.found()
         try:
-            changed += bool(act(job_id))
+            done = this.observes or bool(act(job_id))
         except Exception as error:  # one poison row must not stop the sweep
-            _report(row, f"job {job_id}", error)
+            this.record.failed(f"job {job_id}", error)
+            continue
+        if done:
+            found, reason = _MOVES[remedy]
+            this.record.decided(Decision(job=job_id, found=found, remedy=remedy, reason=reason))
+            changed += not this.observes
     return changed
+
+
+# Of what is done to a job: what was found of it, and why it is done. It is the same for all that were found so.
+_MOVES = {
+    "stop": (
+        "Its deadline has passed.",
+        "A job whose time is over is stopped, and undone where that is still possible.",
+    ),
+    "tell": (
+        "It has ended, and the step that waits for it had not heard.",
+        "The step that waits for this job goes on with its outcome.",
+    ),
+    "attend": (
+        "A gate or a fan-out that nobody went on with.",
+        "The scheduler looks once more: whoever should have gone on with it died.",
+    ),
+    "heal": (
+        "Nothing of it ran, could start, or waited for a remedy.",
+        "Its counters are counted anew, and it is set moving.",
+    ),
+}
 
 
 def _attend(job_id: uuid.UUID) -> bool:
@@ -292,22 +383,35 @@ def _look_at(job_id: uuid.UUID) -> bool | None:
     return scheduler.attend(job_id) if transitions.lock(job_id, unless_locked=True) else None
 
 
+_TO_GO_ON = (StepKind.TIMER, StepKind.CHILD)
+"""What ends these waits is no fault: a time that has come, another job that has ended."""
+
+
 def wake_due() -> int:
-    """Steps that wait for a time which has come, for somebody who is late, or want something of another job. How many."""
+    """Steps that wait for a time which has come, for somebody who is late, or want something of another job. How many.
+
+    Who is late stays so where the supervisor only observes.
+    """
+    due = Step.objects.due()
+    if conf.observe_only:
+        due = due.filter(kind__in=_TO_GO_ON)
     woken = 0
-    for step_id in _ids(Step.objects.due()):
+    for step_id in _ids(due):
         try:
             woken += bool(errands.wake(step_id))
         except Exception as error:  # one poison row must not stop the others
-            _pass_over(f"step {step_id}", error)
+            pass_over(f"step {step_id}", error)
     return woken
 
 
-def _stranded(memory: Memory) -> Iterable[uuid.UUID]:
+def _stranded(this: _Round) -> Iterable[uuid.UUID]:
     """Jobs that nobody moves: of a slice of the live ones each sweep, of all of them in turn."""
+    memory = this.memory
     ids = Job.objects.next_live(memory.live_cursor, _LIVE_JOBS_A_SWEEP)
     memory.live_cursor = ids[-1] if len(ids) == _LIVE_JOBS_A_SWEEP else None
-    return Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True)
+    found = list(Job.objects.filter(pk__in=ids).stranded().values_list("pk", flat=True))
+    this.record.looked_at(len(ids) - len(found))  # those are counted when they are found
+    return found
 
 
 def ring_due() -> int:

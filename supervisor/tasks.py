@@ -6,9 +6,11 @@ from functools import cache
 from celery import shared_task
 from django.db import close_old_connections
 
-from supervisor import cancellations, escalation, needs, retention, roll_call, storms
+from supervisor import cancellations, escalation, leadership, needs, retention, roll_call, storms
 from supervisor import sweep as supervision
+from supervisor.leadership import Duty, Turn
 from workflows import broker, errands, history, scheduler, schedules, ticks
+from workflows.conf import conf
 
 SWEEP = "supervisor.tasks.sweep"
 PRUNE = "supervisor.tasks.prune"
@@ -18,15 +20,22 @@ NOTE_NEEDS = "supervisor.tasks.note_needs"
 TELL_PEOPLE = "supervisor.tasks.tell_people"
 
 
+# --- duties, each done by one process at a time ----------------------------------------------------------------------
+
+
 @shared_task(name=SWEEP, ignore_result=True)
 def sweep() -> None:
     close_old_connections()
-    supervision.sweep()
+    leadership.do(Duty.SWEEP, lambda turn: supervision.sweep(is_ours=turn.goes_on))
 
 
 @shared_task(name=RING_DUE, ignore_result=True)
 def ring_due() -> None:
     close_old_connections()
+    leadership.do(Duty.RINGS, _ring_due)
+
+
+def _ring_due(_: Turn) -> None:
     supervision.wake_due()
     storms.tend()
     supervision.ring_due()
@@ -37,8 +46,13 @@ def ring_due() -> None:
 @shared_task(name=PRUNE, ignore_result=True)
 def prune() -> None:
     close_old_connections()
+    leadership.do(Duty.PRUNE, _prune)
+
+
+def _prune(_: Turn) -> None:
     history.make_ahead()
-    retention.prune()
+    if not conf.observe_only:
+        retention.prune()
     roll_call.forget()
     cancellations.forget_old()
     needs.forget()
@@ -48,18 +62,22 @@ def prune() -> None:
 @shared_task(name=NOTE_NEEDS, ignore_result=True)
 def note_needs() -> None:
     close_old_connections()
-    needs.note_needs()
+    leadership.do(Duty.NEEDS, lambda _: needs.note_needs())
 
 
 @shared_task(name=TELL_PEOPLE, ignore_result=True)
 def tell_people() -> None:
     close_old_connections()
-    escalation.tell_aside()
+    leadership.do(Duty.TELL, lambda _: escalation.tell_aside())
 
 
 @shared_task(name=OPEN_DUE, ignore_result=True)
 def open_due() -> None:
     close_old_connections()
+    leadership.do(Duty.TICKS, _open_due)
+
+
+def _open_due(_: Turn) -> None:
     register_declared()
     ticks.open_due()
 
@@ -70,10 +88,14 @@ def register_declared() -> None:
     schedules.register_declared()
 
 
+# --- doorbells -------------------------------------------------------------------------------------------------------
+
+
 @shared_task(name=broker.DECIDE, ignore_result=True)
 def decide(step_id: int) -> None:
     close_old_connections()
-    supervision.decide(step_id)
+    if not conf.observe_only:
+        supervision.decide(step_id)
 
 
 @shared_task(name=broker.ATTEND, ignore_result=True)

@@ -9,9 +9,11 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 
 from supervisor import sweep
+from supervisor.models import Sweep, Term
 from workflows import Workflow, child, given, item, reports, scheduler, signal, timer, transitions, verbs
 from workflows import step as step_
 from workflows.catalog.trip import TripBooking
+from workflows.clock import now
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan
 from workflows.states import ErrorKind, Role, StepState
@@ -71,6 +73,25 @@ def fail(job: Job, name: str, message: str = "No cars left.", *, kind: str = Err
     """A worker takes the step and fails; the supervisor has not looked yet."""
     failure = Failure(kind=kind, code="sold_out", message=message, in_doubt=kind == ErrorKind.IN_DOUBT)
     reports.fail(run(job, name), failure, sent=json.dumps({"asked": name}))
+
+
+def swept(job: Job, said: str, *, observed: bool = True) -> None:
+    """A sweep that decided on a step of this job, and whose turn it was."""
+    present = now()
+    told = {"job": str(job.pk), "step": "car", "found": said, "remedy": "retry", "reason": said, "acted": not observed}
+    Sweep.objects.create(
+        by=f"{said[:60]}:1:mark",
+        started_at=present,
+        finished_at=present,
+        observed=observed,
+        looked_at=3,
+        found=1,
+        remedied=int(not observed),
+        counts={"retry": 1},
+        decisions=[told],
+    )
+    turn = {"holder": f"{said[:60]}:1:mark", "term": 1, "begun_at": present, "until": present, "done_at": present}
+    Term.objects.update_or_create(duty="sweep", defaults=turn)
 
 
 def decide(job: Job, name: str) -> None:

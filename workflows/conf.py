@@ -130,6 +130,9 @@ class Defaults:
     rings_per_queue: int = 100
     """A queue that holds this many doorbells is not rung for: its workers look round it when they are done."""
 
+    observe_only: bool = False
+    """The supervisor looks and decides, writes down what it would have done, and changes no job."""
+
 
 def _overridden(default: Any, name: str, value: Any) -> Any:
     """The value in the type of its default, or ImproperlyConfigured."""
@@ -142,6 +145,10 @@ def _overridden(default: Any, name: str, value: Any) -> Any:
         if isinstance(value, str) and value:
             return value
         raise ImproperlyConfigured(f"SAG[{name!r}] must be a non-empty text, not {value!r}.")
+    if isinstance(default, bool):
+        if isinstance(value, bool):
+            return value
+        raise ImproperlyConfigured(f"SAG[{name!r}] must be True or False, not {value!r}.")
     kinds, wanted = ((int, float), "a number") if isinstance(default, float) else ((int,), "a whole number")
     if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
         raise ImproperlyConfigured(f"SAG[{name!r}] must be {wanted} above zero, not {value!r}.")

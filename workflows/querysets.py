@@ -190,6 +190,20 @@ class StepQuerySet(models.QuerySet):
         ready = self.alias(job_moves=Subquery(moving.values("state"))).filter(MAY_START, run_after__lte=SagNow())
         return ready.filter(answers)
 
+    def in_line(self, queue: str) -> StepQuerySet:
+        """Which stand in this queue and are due, the oldest first; all but a few of them are ready. (step_ready)"""
+        return self.filter(
+            state=StepState.NOT_STARTED, waiting_for=0, held=False, queue=queue, run_after__lte=SagNow()
+        ).order_by("run_after", "id")
+
+    def queues(self) -> list[str]:
+        """Where steps stand in line, or will once they are due; a look at the index for each queue. (step_ready)"""
+        found: list[str] = []
+        names = self.filter(state=StepState.NOT_STARTED, waiting_for=0, held=False).order_by("queue")
+        while name := names.filter(queue__gt=found[-1] if found else "").values_list("queue", flat=True).first():
+            found.append(name)
+        return found
+
     def queues_that_want(self, limit_key: str) -> list[str]:
         """In which queues do steps wait for a place under this key? (step_wants_key, once for each agent)"""
         waiting = self.filter(

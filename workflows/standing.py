@@ -1,25 +1,34 @@
 """How each agent stands: what its workers announced, its breaker, what waits for it, and how its last calls went."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db.models import Count, Min, Sum
+from django.db import connection
+from django.db.models import QuerySet, Sum
 
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Agent, Breaker, CallCount, Step, Worker
 from workflows.plans import registry
-from workflows.querysets import StepQuerySet
-from workflows.states import StepKind, StepState
+from workflows.states import StepState
 
 # A worker that has nothing to do is asked whether it is there, and answers, every ten seconds.
 SEEN_WITHIN = timedelta(seconds=60)
 
 
+COUNTED = 10_000
+"""As far as rows are counted here: to count them all may take longer than anybody who asks is ready to wait."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """`oldest`: since when the first of its ready and parked steps waits. `calls`: how many ended with which word lately."""
+    """`oldest`: since when the first of its ready and parked steps waits. `calls`: how many ended with which word lately.
+
+    `ready` are those among the oldest `COUNTED` of its queue; `running` and `parked` are counted as far.
+    """
 
     agent: Agent
     breaker: Breaker | None
@@ -43,12 +52,12 @@ def of_agent(name: str) -> Standing | None:
 def _of(agents: Iterable[Agent]) -> list[Standing]:
     found = list(agents)
     names = [agent.name for agent in found]
-    steps = Step.objects.filter(agent__in=names).order_by()
-    ready = _waiting(steps.ready())
-    parked = _waiting(steps.filter(state=StepState.NOT_STARTED, parked=True))
-    at_work = steps.filter(state=StepState.RUNNING, kind=StepKind.CALL).values("agent").annotate(number=Count("pk"))
-    running = dict(at_work.values_list("agent", "number"))
     breakers = Breaker.objects.in_bulk(names)
+    # Without a breaker that is open there is nothing parked, but for what is let go within the second.
+    away = [name for name, breaker in breakers.items() if breaker.parks]
+    ready = _ready({agent.queue for agent in found}, away)
+    parked = {name: _parked(name) for name in away}
+    running = _running()
     calls = _recent_calls(names)
     none = (0, None)
     return [
@@ -56,7 +65,7 @@ def _of(agents: Iterable[Agent]) -> list[Standing]:
             agent=agent,
             breaker=breakers.get(agent.name),
             ready=ready.get(agent.name, none)[0],
-            running=running.get(agent.name, 0),
+            running=running[agent.name],
             parked=parked.get(agent.name, none)[0],
             oldest=min((since for table in (ready, parked) if (since := table.get(agent.name, none)[1])), default=None),
             calls=calls.get(agent.name, {}),
@@ -65,10 +74,50 @@ def _of(agents: Iterable[Agent]) -> list[Standing]:
     ]
 
 
-def _waiting(steps: StepQuerySet) -> dict[str, tuple[int, datetime | None]]:
-    """{agent: (how many, since when the oldest waits)}"""
-    rows = steps.values("agent").annotate(number=Count("pk"), oldest=Min("run_after"))
-    return {row["agent"]: (row["number"], row["oldest"]) for row in rows}
+def counted(rows: QuerySet[Any]) -> int:
+    """How many there are, as far as `COUNTED`."""
+    return rows.values("pk")[:COUNTED].count()
+
+
+def _ready(queues: Iterable[str], away: list[str]) -> dict[str, tuple[int, datetime | None]]:
+    """{agent: (how many, since when the oldest waits)}. What an open breaker keeps back is about to be parked."""
+    found: dict[str, tuple[int, datetime | None]] = {}
+    for queue in queues:
+        line = Step.objects.in_line(queue).exclude(agent__in=away, admitted=False).values("agent", "run_after")
+        for agent, number, oldest in _by_agent(line[:COUNTED], "count(*), min(run_after)"):
+            before, since = found.get(agent, (0, oldest))
+            found[agent] = (before + number, min(since or oldest, oldest))
+    return found
+
+
+def _by_agent(rows: QuerySet[Any, Any], asked: str) -> list[tuple[Any, ...]]:
+    """[agent, what is asked of its rows], of a queryset that is cut off: the ORM groups before it cuts."""
+    sql, values = rows.query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT agent, {asked} FROM ({sql}) AS row GROUP BY agent", values)  # noqa: S608  (our own words)
+        found: list[tuple[Any, ...]] = cursor.fetchall()
+    return found
+
+
+def _parked(agent: str) -> tuple[int, datetime | None]:
+    parked = Step.objects.parked(agent)
+    return counted(parked), parked.values_list("run_after", flat=True).first()
+
+
+def _running() -> Counter[str]:
+    """{agent: how many}, of those whose lease is the first to end. (step_running)"""
+    held = Step.objects.filter(state=StepState.RUNNING, complete_by__isnull=False).order_by("complete_by")
+    return Counter(dict(_by_agent(held.values("agent")[:COUNTED], "count(*)")))
+
+
+def oldest_ready() -> dict[str, datetime]:
+    """{queue: since when its oldest ready step waits}, of the queues that have one."""
+    found = {}
+    for queue in Step.objects.queues():
+        ready = Step.objects.ready().filter(queue=queue).order_by("run_after", "id")
+        if since := ready.values_list("run_after", flat=True).first():
+            found[queue] = since
+    return found
 
 
 def _recent_calls(names: list[str]) -> dict[str, dict[str, int]]:
@@ -82,8 +131,13 @@ def _recent_calls(names: list[str]) -> dict[str, dict[str, int]]:
 
 def served_queues() -> set[str]:
     """The queues of which a worker was heard lately."""
+    return set(workers_alive())
+
+
+def workers_alive() -> dict[str, int]:
+    """{queue: how many workers of it were heard of lately}"""
     alive = Worker.objects.filter(stopped_at__isnull=True, seen_at__gt=now() - SEEN_WITHIN)
-    return {queue for worker in alive for queue in worker.queues}
+    return Counter(queue for worker in alive for queue in worker.queues)
 
 
 def operations_without_worker() -> dict[str, list[str]]:

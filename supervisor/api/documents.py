@@ -21,17 +21,38 @@ ATTENTION = "/api/v1/attention"
 MOST_NOTES = 100
 
 
+class DecisionDocument(Document):
+    """What was found of a job or a step, and what became of it, or would have."""
+
+    job: str
+    step: str | None
+    found: str
+    remedy: str = Field(
+        description="`retry`, `park`, `compensate`, `escalate`, `ignore`, `otherwise`; `fail`: its wait was ended; "
+        "`end`: its job is being brought to its end; of jobs `stop`, `tell`, `attend`, `heal`."
+    )
+    reason: str
+    acted: bool = Field(description="False where the supervisor only observed.")
+
+
 class SweepDocument(Document):
     """One pass of the supervisor: what it found and did. The age of the newest is the supervisor's own health."""
 
     id: str
+    by: str | None = Field(description="Which process.")
     started_at: datetime
     finished_at: datetime | None
+    observed: bool = Field(description="It changed nothing: its decisions are what would have been done.")
+    looked_at: int = Field(description="Rows that it read.")
+    found: int = Field(description="Those of them that wanted something done.")
+    acted: int = Field(description="Those of them that it changed: expired, remedied or moved.")
     expired: int = Field(description="Steps taken from workers whose lease was over, or that no worker took in time.")
     remedied: int = Field(description="Failed steps that were given a remedy.")
     moved: int = Field(description="Jobs that nobody moved, or whose time was over.")
     failed: int = Field(description="Rows that could not be handled; see `problems`.")
     problems: list[str]
+    counts: dict[str, int] = Field(description="How many decisions of each remedy.")
+    decisions: list[DecisionDocument] = Field(description="The first fifty, and some of each remedy.")
     grace_until: datetime | None = Field(
         description="Until then nothing expires, because sweeps had been missing before."
     )
@@ -40,13 +61,20 @@ class SweepDocument(Document):
     def of(cls, sweep: Sweep) -> Self:
         return cls(
             id=str(sweep.pk),
+            by=sweep.by or None,
             started_at=sweep.started_at,
             finished_at=sweep.finished_at,
+            observed=sweep.observed,
+            looked_at=sweep.looked_at,
+            found=sweep.found,
+            acted=sweep.acted,
             expired=sweep.expired,
             remedied=sweep.remedied,
             moved=sweep.moved,
             failed=sweep.failed,
             problems=sweep.problems,
+            counts=sweep.counts,
+            decisions=[DecisionDocument.model_validate(decision) for decision in sweep.decisions],
             grace_until=sweep.grace_until,
         )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Min
-
+from supervisor import health
 from supervisor.console.filters import NEEDS_PERSON, WORDS, jobs_in
-from supervisor.health import WAITS_TOO_LONG, is_silent, swept_at
-from workflows.models import Step, Tick
+from supervisor.health import WAITS_TOO_LONG
+from workflows import standing
+from workflows.models import Tick
 from workflows.querysets import JobQuerySet
 
 COUNTED = 1000
@@ -34,13 +34,16 @@ class Count:
 
 @dataclass(frozen=True, kw_only=True)
 class Pulse:
-    """`swept_at`: when the last sweep ended. `waiting_since`: how long the oldest ready step has been waiting.
+    """`swept_at`: when the last sweep ended; `silent`: that was too long ago, and nobody is at it.
 
-    `ticked_at`: when a due time of a schedule was last decided on.
+    `ticked_at`: when a due time of a schedule was last decided on; `ticks_silent`: nobody looks for them.
+    `waiting_since`: how long the oldest ready step has been waiting.
     """
 
     now: datetime
     swept_at: datetime | None
+    silent: bool
+    ticks_silent: bool
     waiting_since: datetime | None
     ticked_at: datetime | None
     counts: dict[str, Count]
@@ -51,18 +54,27 @@ class Pulse:
         found = []
         if self.swept_at is None:
             found.append("The supervisor has not swept yet: nothing that got stuck would be found.")
-        elif is_silent(self.swept_at, self.now):
+        elif self.silent:
             found.append(
                 "The supervisor is silent: what gets stuck now is not found. See that supervisor and beat run."
             )
+        if self.ticks_silent and not self.silent:
+            found.append("Nobody looks for due times of schedules: none is opened now. See that beat runs.")
         if self.waiting_since is not None and self.now - self.waiting_since > WAITS_TOO_LONG:
             found.append("Ready steps are waiting and no worker takes them. See that the agents run.")
         return found
 
 
 def take(now: datetime) -> Pulse:
+    supervisor = health.look(now)
     return Pulse(
-        now=now, swept_at=swept_at(), waiting_since=_oldest_ready(), ticked_at=_last_tick(), counts=state_counts()
+        now=now,
+        swept_at=supervisor.swept_at,
+        silent=bool(supervisor.sweeps_missed),
+        ticks_silent=bool(supervisor.ticks_missed),
+        waiting_since=min(standing.oldest_ready().values(), default=None),
+        ticked_at=_last_tick(),
+        counts=state_counts(),
     )
 
 
@@ -74,11 +86,6 @@ def state_counts() -> dict[str, Count]:
 def needy() -> Count:
     """How many jobs need a person."""
     return Count.of(jobs_in(NEEDS_PERSON))
-
-
-def _oldest_ready() -> datetime | None:
-    oldest: datetime | None = Step.objects.ready().aggregate(oldest=Min("run_after"))["oldest"]
-    return oldest
 
 
 def _last_tick() -> datetime | None:

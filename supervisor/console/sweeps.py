@@ -6,13 +6,23 @@ from django.shortcuts import render
 
 from supervisor import health
 from supervisor.console.access import reader
-from supervisor.models import Sweep
+from supervisor.leadership import Duty
+from supervisor.models import Sweep, Term
 from workflows.clock import now
 from workflows.conf import conf
 
 SIZE = 50
-SHOWN = {"": "All", "busy": "That did something", "problems": "With problems"}
-_DID_SOMETHING = Q(expired__gt=0) | Q(remedied__gt=0) | Q(moved__gt=0) | Q(failed__gt=0)
+SHOWN = {"": "All", "busy": "That found something", "problems": "With problems"}
+_DID_SOMETHING = Q(found__gt=0) | Q(expired__gt=0) | Q(remedied__gt=0) | Q(moved__gt=0) | Q(failed__gt=0)
+# Of each duty: what it is called here.
+_DUTIES = {
+    Duty.SWEEP: "Sweeps",
+    Duty.RINGS: "Rings for ready steps",
+    Duty.TICKS: "Due times of schedules",
+    Duty.NEEDS: "Who needs a person",
+    Duty.TELL: "Word to people",
+    Duty.PRUNE: "Forgetting what is old",
+}
 
 
 @reader
@@ -25,11 +35,13 @@ def sweeps(request: HttpRequest) -> HttpResponse:
     if after.isascii() and after.isdigit() and len(after) < 19:
         rows = rows.filter(pk__lt=int(after))
     found = list(rows[: SIZE + 1])
-    present, swept_at = now(), health.swept_at()
+    present = now()
+    supervisor = health.look(present)
     context = {
         "now": present,
-        "swept_at": swept_at,
-        "silent": health.is_silent(swept_at, present),
+        "swept_at": supervisor.swept_at,
+        "silent": bool(supervisor.sweeps_missed),
+        "terms": _terms(),
         "interval": conf.sweep,
         "sweeps": found[:SIZE],
         "older": found[SIZE - 1].pk if len(found) > SIZE else None,
@@ -47,3 +59,9 @@ def _those(shown: str) -> QuerySet[Sweep]:
         case "problems":
             return rows.filter(failed__gt=0)
     return rows
+
+
+def _terms() -> list[tuple[str, Term]]:
+    """[what the duty is called, whose turn it was last]"""
+    found = Term.objects.in_bulk()
+    return [(word, found[duty]) for duty, word in _DUTIES.items() if duty in found]

@@ -5,7 +5,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sag_supervisor", "0004_attention"),
+        ("sag_supervisor", "0005_supervision"),
     ]
 
     operations = [

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from supervisor import health
 from supervisor.console import pulse, words
 from supervisor.console.cards import StepView
 from workflows.models import Event, Job, Step
@@ -221,6 +222,12 @@ def items_query(card: StepView, list_query: str) -> str:
 def needy() -> pulse.Count:
     """How many jobs need a person, for the way there."""
     return pulse.needy()
+
+
+@register.simple_tag
+def observes() -> str:
+    """What to know while the supervisor changes nothing; else nothing."""
+    return health.OBSERVES if health.observes() else ""
 
 
 # --- history -------------------------------------------------------------------------------------------------------

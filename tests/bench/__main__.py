@@ -27,10 +27,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trips", type=int, default=1000, help="trips started at once (default 1000)")
     parser.add_argument("--singles", type=int, default=200, help="trips measured one at a time (default 200)")
     parser.add_argument("--items", type=int, default=10_000, help="items of the long fan-out (default 10,000)")
+    parser.add_argument("--sweep", action="store_true", help="only a sweep over a full store; filling it takes minutes")
+    parser.add_argument("--live", type=int, default=1_000_000, help="its live steps (default 1,000,000)")
+    parser.add_argument("--ended", type=int, default=5_000_000, help="its ended steps (default 5,000,000)")
     parser.add_argument("--smoke", action="store_true", help="a minute's look: fewer trips, one round, no verdict")
     options = parser.parse_args()
     if options.smoke:
         options.rounds, options.trips, options.singles, options.items = 1, 100, 20, 1000
+        options.live, options.ended = 200_000, 300_000
     return options
 
 
@@ -53,6 +57,10 @@ def _run(folder: Path, options: argparse.Namespace) -> tuple[dict[str, float], l
     home = Home(folder)
     with servers(home) as (postgres, valkey):
         preparation.migrate()
+        if options.sweep:
+            from tests.bench import sweep
+
+            return sweep.measure(live=options.live, ended=options.ended)
         ratios = measure(home, postgres, valkey, trips=options.trips, singles=options.singles, rounds=options.rounds)
         ratios |= fanout.measure(home, many=options.items)
     return ratios, missed(ratios)

@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client
 from playwright.sync_api import BrowserContext, Page
 
-from supervisor.models import Incident, Need, Sweep
+from supervisor.models import Incident, Need, Sweep, Term
 from tests import console_data as data
 from workflows.models import Attempt, Breaker, CallCount, Event, Job, Step
 
@@ -51,6 +51,7 @@ def _empty() -> None:
         Sweep,
         Incident,
         Need,
+        Term,
         Breaker,
         CallCount,
         Event,

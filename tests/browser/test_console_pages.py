@@ -59,6 +59,7 @@ def test_no_page_is_wider_than_the_screen(operator_page: Page, site: str, width:
     data.failing("short")
     fan, every_kind = data.rollout(30), data.showcase()
     data.fail(fan, "deploy:0", long)
+    data.swept(job, long)
     needs.note_needs()
     needs.add_note(Need.objects.get().pk, long, actor=f"client:{long}")
     operator_page.set_viewport_size({"width": width, "height": 800})

@@ -9,7 +9,7 @@ from pytest_django import DjangoDbBlocker
 
 from agents import worker
 from agents.heartbeat import heart
-from supervisor.models import Incident, Need, Sweep, Telling
+from supervisor.models import Incident, Need, Sweep, Telling, Term
 from tests.integration import engine as playing
 from tests.integration.engine import Engine
 from workflows import broker
@@ -31,6 +31,7 @@ _EMPTIED = (
     Sweep,
     Incident,
     Need,
+    Term,
     Telling,
     Breaker,
     CallCount,

@@ -7,7 +7,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from supervisor import sweep
+from supervisor import leadership, sweep
+from supervisor.leadership import Duty
 from supervisor.models import Incident, Sweep
 from tests.integration import visitors
 from tests.integration.engine import Engine, named
@@ -131,6 +132,7 @@ def test_a_worker_that_is_about_to_end_or_has_is_said_to(reader: Client, moment:
 def test_the_overview_says_which_service_is_away_and_what_waits(engine: Engine, reader: Client) -> None:
     outage_of_shop(engine)
     sweep.sweep()
+    leadership.do(Duty.TICKS, lambda _: None)
     page = text(reader, "overview")
     assert "shop is away" in page
     assert "6 steps of 6 jobs wait;" in page

@@ -11,9 +11,10 @@ import pytest
 from django.core.management import call_command
 from django.db import transaction
 
-from supervisor import doctor, escalation, needs, sweep
+from supervisor import doctor, escalation, leadership, needs, sweep
 from supervisor.doctor import Finding, Grade
-from supervisor.models import Incident, Sweep, Telling
+from supervisor.leadership import Duty
+from supervisor.models import Incident, Sweep, Telling, Term
 from tests import console_data as data
 from tests.integration.engine import Engine
 from tests.integration.outages import Delivery, outage_of_shop
@@ -55,6 +56,7 @@ def healthy(engine: Engine, settings: Any) -> Engine:
         transitions.announce(Agent(name=agent, queue="agents", operations=offered))
     worker_of("agents", "depot")
     sweep.sweep()
+    leadership.do(Duty.TICKS, lambda _: None)
     ClockOffset.objects.all().delete()
     return engine
 
@@ -84,7 +86,10 @@ def test_what_is_ill_ends_the_command_with_1_and_a_line_of_what_to_do(healthy: E
     with pytest.raises(SystemExit) as ended:
         call_command("doctor", stdout=out, no_color=True)
     assert ended.value.code == 1
-    assert "ill   sweeps      The last one ended 60 s ago" in out.getvalue()
+    assert (
+        "ill   sweeps      The last sweep of the supervisor ended 60 s ago. What gets stuck is not found."
+        in out.getvalue()
+    )
     assert "→ Start `manage.py up --supervisor`" in out.getvalue()
     assert out.getvalue().endswith("Not healthy: sweeps.\n")
 
@@ -92,6 +97,23 @@ def test_what_is_ill_ends_the_command_with_1_and_a_line_of_what_to_do(healthy: E
 def test_a_supervisor_that_never_swept_is_ill(healthy: Engine) -> None:
     Sweep.objects.all().delete()
     assert grade_of("sweeps") == Grade.ILL
+
+
+def test_a_supervisor_that_only_observes_is_to_be_looked_at(healthy: Engine, settings: Any) -> None:
+    settings.SAG = {"observe_only": True}
+    sweep.sweep()
+    finding = findings()["sweeps"]
+    assert finding.grade == Grade.LOOK
+    assert "only observes" in finding.said
+
+
+def test_a_beat_that_asks_for_no_look_at_the_schedules_is_ill_although_none_is_due(healthy: Engine) -> None:
+    Term.objects.filter(duty="ticks").update(done_at=now() - timedelta(seconds=60))
+    finding = findings()["beat"]
+    assert (finding.grade, finding.said) == (
+        Grade.ILL,
+        "The last look for due times of schedules ended 60 s ago.",
+    )
 
 
 def test_a_clock_that_a_test_has_moved_is_ill(healthy: Engine) -> None:
@@ -147,6 +169,7 @@ def test_rings_and_due_times_that_nobody_sees_to_are_beats(healthy: Engine) -> N
     Diary(healthy).make(EACH_MINUTE)
     assert grade_of("beat") == Grade.WELL
     healthy.ahead(80)
+    leadership.do(Duty.TICKS, lambda _: None)  # somebody looks, and does not see to them
     finding = findings()["beat"]
     assert (finding.grade, finding.said) == (
         Grade.ILL,

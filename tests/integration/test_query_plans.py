@@ -10,9 +10,9 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
-from supervisor import needs, sweep
-from workflows import history, statements
-from workflows.models import Attempt, Event, Job, Step
+from supervisor import doctor, metrics, needs, sweep
+from workflows import history, standing, statements
+from workflows.models import Agent, Attempt, Event, Job, Step
 
 _LARGE = {model._meta.db_table for model in (Job, Step, Attempt, Event)}
 _HISTORY = Event._meta.db_table
@@ -263,6 +263,27 @@ def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> N
     with CaptureQueriesContext(connection) as asked:
         list(Job.objects.filter(pk__in=ids).stranded())
     assert scanned(explain(asked.captured_queries[0]["sql"])) == set()
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        pytest.param(metrics.exposed, id="metrics"),
+        pytest.param(standing.oldest_ready, id="the oldest ready steps"),
+        pytest.param(standing.of_agents, id="agents"),
+        pytest.param(doctor.examine, id="doctor"),
+    ],
+)
+def test_who_looks_how_it_stands_reads_no_large_table_from_end_to_end(look: Callable[[], object]) -> None:
+    Agent.objects.get_or_create(name="noop", queue="agents", operations=["noop.step"])
+    with CaptureQueriesContext(connection) as asked:
+        look()
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 0")  # that of the metrics is theirs
+    large = [query["sql"] for query in asked if query["sql"].startswith("SELECT") and "sag_workflows_" in query["sql"]]
+    assert len(large) > 1
+    for sql in large:
+        assert scanned(explain(sql)) == set(), sql
 
 
 @pytest.mark.parametrize("name", [name for name in vars(statements) if name.isupper() and not name.startswith("_")])

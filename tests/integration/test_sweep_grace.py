@@ -1,11 +1,14 @@
 """After an outage everything looks overdue and almost nothing is: for the length of one lease nothing expires."""
 
+from datetime import timedelta
 from typing import Any
 
 from supervisor import sweep as supervision
 from supervisor.models import Sweep
 from tests.integration.engine import Engine, named, states
 from workflows import Workflow, step, transitions
+from workflows.clock import now
+from workflows.models import Step
 
 
 class Graced(Workflow):
@@ -96,3 +99,47 @@ def test_old_sweeps_are_forgotten_and_the_newest_is_not(engine: Engine) -> None:
     supervision.sweep(engine.memory)
     supervision.sweep(engine.memory)
     assert Sweep.objects.count() == 2
+
+
+def _at_work_beside_a_dead_worker(engine: Engine) -> None:
+    """Two steps, one of them overdue: a sweep that looks now has a row to be frozen at."""
+    first, second = Graced.start(), Graced.start()
+    supervision.sweep(engine.memory)
+    _sweep_every(engine, 2, 12)
+    for job in (first, second):
+        engine.claim(named(job, "a"))
+    Step.objects.filter(job=first).update(complete_by=now() - timedelta(seconds=1))
+
+
+def test_a_supervisor_frozen_in_the_middle_of_a_sweep_has_left_a_gap(engine: Engine) -> None:
+    """All of the machine stood still, the workers too; the sweep that was under way ends when it thaws."""
+    _at_work_beside_a_dead_worker(engine)
+    frozen: list[float] = []
+
+    def is_ours() -> bool:
+        frozen.append(300)
+        engine.ahead(300)
+        return False
+
+    assert supervision.sweep(engine.memory, is_ours).expired == 0
+    assert frozen
+    assert _sweep_every(engine, 2, 8) == [0, 0, 0, 0]
+    assert sum(_sweep_every(engine, 2, 6)) == 2
+
+
+def test_a_sweep_that_thaws_does_not_end_the_grace_that_another_has_begun(engine: Engine) -> None:
+    _at_work_beside_a_dead_worker(engine)
+    others: list[Any] = []
+
+    def is_ours() -> bool:
+        if not others:
+            engine.ahead(12)
+            others.append(supervision.sweep(engine.memory))
+            engine.ahead(1)
+        return False
+
+    thawed: Any = supervision.sweep(engine.memory, is_ours)
+    [other] = others
+    assert other.grace_until > thawed.finished_at > (thawed.grace_until or other.started_at)
+    assert _sweep_every(engine, 2, 8) == [0, 0, 0, 0]
+    assert sum(_sweep_every(engine, 2, 6)) == 2

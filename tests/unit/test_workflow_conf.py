@@ -45,6 +45,11 @@ def test_an_override_counts_from_when_it_is_set_until_it_is_taken_back() -> None
         assert conf.lease == 10.0
 
 
+@override_settings(SAG={"observe_only": True})
+def test_a_switch_is_switched() -> None:
+    assert conf.observe_only is True
+
+
 @override_settings(SAG={"undo_retry": {"attempts": 2, "first": 0.1}})
 def test_a_retry_policy_is_overridden_in_part() -> None:
     assert conf.undo_retry == Retry(attempts=2, first=timedelta(seconds=0.1), cap=timedelta(minutes=5))
@@ -61,6 +66,8 @@ def test_a_retry_policy_is_overridden_in_part() -> None:
         ({"sweep": float("nan")}, "above zero"),
         ({"payload_limit": 1.5}, "a whole number above zero"),
         ({"queue": ""}, "non-empty text"),
+        ({"observe_only": 1}, r"SAG\['observe_only'\] must be True or False, not 1"),
+        ({"observe_only": "true"}, "must be True or False"),
         ({"queue": 3}, "non-empty text"),
         ({"retry": {"attempts": 0}}, "is no retry policy: attempts=0"),
         ({"retry": {"atempts": 3}}, "Did you mean 'attempts'"),
