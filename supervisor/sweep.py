@@ -70,7 +70,7 @@ class _Round:
 def sweep(memory: Memory = _memory, is_ours: Callable[[], bool] = _for_ever) -> Sweep:
     """One pass. Its row says what was found and done, and its age is the supervisor's health.
 
-    Where the supervisor only observes, the row says what would have been done, and nothing else is changed.
+    Where the supervisor only observes, the row says what would have been done. The time of jobs begins all the same.
     """
     begun, observes = now(), conf.observe_only
     row = Sweep(by=leadership.me(), started_at=begun, grace_until=_grace(begun), observed=observes)
