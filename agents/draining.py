@@ -7,18 +7,24 @@ from celery.signals import worker_shutting_down
 
 _LOOK_EVERY = 0.2
 
-# Made when the module is imported, before the pool forks: one byte for the main process and all its children.
-_shared = mmap.mmap(-1, 1)
+# Made when the module is imported, before the pool forks: one for the main process and all its children. When the word
+# came, by the monotonic clock, which is the same in all processes of a machine; zero before.
+_since = memoryview(mmap.mmap(-1, 8)).cast("d")
 
 
 @worker_shutting_down.connect
 def begin(**_: object) -> None:
     """From now on nothing is claimed or handed over; what runs may end."""
-    _shared[0] = 1
+    _since[0] = _since[0] or time.monotonic()
 
 
 def is_draining() -> bool:
-    return _shared[0] == 1
+    return _since[0] > 0
+
+
+def lasts() -> float:
+    """For how many seconds it has been so."""
+    return time.monotonic() - _since[0] if is_draining() else 0.0
 
 
 def wait(seconds: float) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from django.db import Error, connection
 
-from agents import presence
+from agents import draining, presence
 from agents.call import Call
 from workflows import transitions
 from workflows.conf import conf
@@ -37,6 +37,8 @@ class Held:
     token: uuid.UUID
     call: Call
     give_up: Callable[[], object]
+    # Interrupts the call, where what became of it can be asked after.
+    hand_back: Callable[[], object] | None = None
 
 
 class Heart:
@@ -90,9 +92,12 @@ class Heart:
         while (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.5))
             with self._changed:
-                hanging = [held for held in self._held.values() if time.monotonic() > held.call.ends_at + GRACE]
-            for held in hanging:
-                self._give_up(held)
+                running = list(self._held.values())
+            for held in running:
+                if time.monotonic() > held.call.ends_at + GRACE:
+                    self._give_up(held)
+                elif held.hand_back is not None and draining.lasts() > conf.drain_within:
+                    held.hand_back()
 
     def _beat(self) -> None:
         with self._changed:

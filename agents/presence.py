@@ -104,6 +104,12 @@ def polls() -> int:
     return Worker.objects.filter(pk=_start.name).values_list("polls", flat=True).first() or 0
 
 
+def is_asked_to_drain() -> str:
+    """Who wants this worker to end, or nothing."""
+    asked = Worker.objects.filter(pk=_start.name, drain_asked_at__isnull=False)
+    return asked.values_list("drain_asked_by", flat=True).first() or ""
+
+
 def tell_sometimes() -> None:
     """Say that this worker was seen, at most every few seconds for all of its processes together."""
     moment, told = time.monotonic(), _moments[_At.TOLD]

@@ -23,8 +23,9 @@ def work(queue: str, step_id: int | None = None) -> None:
 
 @worker_process_init.connect
 def let_children_end_themselves(**_: object) -> None:
-    """In the prefork pool a child may end itself as the last resort against a hanging call."""
+    """In the prefork pool a child may end itself as the last resort against a hanging call, and calls be interrupted."""
     heart.may_end_process = True
+    worker.let_calls_be_interrupted()
 
 
 @worker_ready.connect

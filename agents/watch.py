@@ -1,4 +1,4 @@
-"""The watch in a worker's main process: it tells of its worker's start and end, and ends a worker that has become deaf.
+"""The watch in a worker's main process: it tells of its worker's start and end, and ends a worker that is deaf, or asked to.
 
 A worker may lose its consumer and live on: connected, answering pings, and never taking a message again. So it is not
 asked: what counts is that doorbells lie in its queue, or are rung for its sake, that a process of its pool is free, and
@@ -87,6 +87,14 @@ def _watch(ears: Ears) -> None:
     while not draining.wait(LOOK_EVERY):
         try:
             if ears.are_deaf():
+                logger.error(
+                    "doorbells ring in %s, and this worker hears none although it is not busy: it ends itself, to be "
+                    "started again",
+                    ", ".join(presence.queues()),
+                )
+                _end_worker()
+            elif somebody := presence.is_asked_to_drain():
+                logger.warning("%s wants this worker to end: it does so, to be started again", somebody)
                 _end_worker()
         except Exception:  # the watch must outlive any fault of its own
             logger.exception("the watch of this worker met a fault, and goes on")
@@ -106,11 +114,8 @@ def _tell(*changed: str) -> None:
 
 def _end_worker() -> None:
     """As after SIGTERM: calls that run may end. A main process that does not even hear this is killed after them."""
-    logger.error(
-        "doorbells ring in %s, and this worker hears none although it is not busy: it ends itself, to be started again",
-        ", ".join(presence.queues()),
-    )
     draining.begin()
+    _tell("draining_at")
     setattr(state, "should_stop", _EXIT_CODE)  # noqa: B010  (its stubs say None)
     asked_at = time.monotonic()
     while time.monotonic() - max(asked_at, presence.last_beat()) < 2 * conf.lease:

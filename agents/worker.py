@@ -65,6 +65,7 @@ class Outcome:
     """What became of a call: a result, a failure, or a word that it is not over. `sent`, what went in, is JSON text.
 
     `atomic`: the operation ran inside the transaction that settles it; once `ended`, there is nothing left to report.
+    `handed_back`: it was interrupted since its worker stops, and did not hear of its time being up.
     """
 
     sent: str | None = None
@@ -76,6 +77,8 @@ class Outcome:
     by_probe: bool = False
     atomic: bool = False
     ended: bool = False
+    asked_back: bool = False
+    handed_back: bool = False
 
 
 @dataclass(kw_only=True)
@@ -264,9 +267,21 @@ def _hand_back(claimed: Claimed) -> None:
     broker.ring(claimed.queue, claimed.step_id)
 
 
+def _hand_back_under_way(claimed: Claimed, outcome: Outcome) -> None:
+    """A worker that stops has interrupted the call: another one asks at once what became of it. Uncharged, but in doubt."""
+    in_doubt = outcome.called and not outcome.atomic
+    reason = "Its worker had to stop in the middle of the call." if in_doubt else "Its worker had to stop."
+    release = partial(reports.release, claimed, delay=timedelta(0), reason=reason, in_doubt=in_doubt, sent=outcome.sent)
+    until_answered(release)
+    broker.ring(claimed.queue, claimed.step_id)
+
+
 def _settle(claimed: Claimed, outcome: Outcome) -> tuple[Claimed | None, float]:
     """Report the outcome. The step handed over, if any, and when it was asked for."""
     if outcome.ended:
+        return None, 0.0
+    if outcome.handed_back:
+        _hand_back_under_way(claimed, outcome)
         return None, 0.0
     if outcome.put_off is not None:
         return _put_off(claimed, outcome.put_off, outcome.sent)
@@ -340,7 +355,8 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
         in_doubt=True,
     )
     give_up = partial(reports.fail, claimed, timed_out, sent=None)
-    heart.hold(Held(step_id=claimed.step_id, token=claimed.token, call=call, give_up=give_up))
+    hand_back = partial(_interrupt, outcome) if _may_be_handed_back(claimed) else None
+    heart.hold(Held(step_id=claimed.step_id, token=claimed.token, call=call, give_up=give_up, hand_back=hand_back))
     try:
         with _time_limit(call.seconds_left()):
             _fill_in(call, claimed, known)
@@ -349,20 +365,42 @@ def _perform(claimed: Claimed, known: dict[str, Any], *, began: float) -> Outcom
             _run_operation(call, claimed, outcome, known)
     except AttemptTimeout:
         connection.close()  # the interruption may have hit it in mid-sentence
-        outcome.result, outcome.failure = None, timed_out if outcome.called else _NOT_CALLED
+        outcome.result, outcome.handed_back = None, outcome.asked_back
+        if not outcome.handed_back:
+            outcome.failure = timed_out if outcome.called else _NOT_CALLED
     except (Snooze, Defer) as said:
         outcome.put_off = said
     except BaseException as error:  # whatever an operation raises is an outcome, were it SystemExit
         outcome.result, outcome.failure = None, _failure_from(error, called=outcome.called)
     finally:
         refused = outcome.failure is not None and outcome.failure.kind == ErrorKind.PERMANENT
-        answered = refused or (outcome.failure is None and outcome.put_off is None)
+        answered = refused or (outcome.failure is None and outcome.put_off is None and not outcome.handed_back)
         heart.let_go(claimed.token, answered_by=claimed.operation.partition(".")[0] if answered else "")
     if outcome.atomic and not outcome.ended:
         _judge_rolled_back(claimed, outcome)
     if not outcome.ended:
         _keep_last_progress(call)
     return outcome
+
+
+def let_calls_be_interrupted() -> None:
+    """In a process whose calls run in its main thread. An interruption that comes when its call has just ended is nothing."""
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+
+
+def _may_be_handed_back(claimed: Claimed) -> bool:
+    """Where calls can be interrupted, and who comes next can find out what became of this one, or may just repeat it."""
+    if signal.getsignal(signal.SIGALRM) != signal.SIG_IGN:
+        return False
+    if claimed.role != Role.FORWARD or claimed.plan[claimed.place].get("probe"):
+        return True
+    agent = next((agent for agent in registry.all_agents() if claimed.operation in agent.operations), None)
+    return agent is not None and (agent.honours_keys or agent.operations[claimed.operation].atomic)
+
+
+def _interrupt(outcome: Outcome) -> None:
+    outcome.asked_back = True
+    os.kill(os.getpid(), signal.SIGALRM)
 
 
 def _keep_last_progress(call: Call) -> None:

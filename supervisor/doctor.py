@@ -9,18 +9,20 @@ from django.conf import settings
 from django.core.checks import Tags, run_checks
 from django.db import Error, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Q
+from django.db.models import F, Q
 
 from supervisor import channels, health
 from supervisor.console import pulse
 from supervisor.health import WAITS_TOO_LONG
 from supervisor.models import Incident, Telling
-from workflows import broker, history, standing
+from workflows import broker, history, standing, tick_records
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.models import Agent, ClockOffset, Schedule, Step
 
 _BEAT_IS_LATE = timedelta(seconds=10)
+_TICKS_OF = timedelta(days=1)
+_MOST_SCHEDULES = 200
 _FAILS_TOO_OFTEN = 3
 _HANGS_AFTER = timedelta(minutes=5)
 
@@ -58,6 +60,7 @@ def examine() -> list[Finding]:
         ("broker", _broker),
         ("sweeps", _sweeps),
         ("beat", _beat),
+        ("ticks", _ticks),
         ("workers", _workers),
         ("operations", _operations),
         ("waiting", _waiting),
@@ -199,6 +202,20 @@ def _beat() -> _Found:
     if said:
         return Grade.ILL, " ".join(said), "Start `manage.py up --beat`, once, and see that the supervisor runs."
     return _well("Due steps are rung for, due times are opened.")
+
+
+def _ticks() -> _Found:
+    since = now() - _TICKS_OF
+    looked_at = list(Schedule.objects.kept().order_by(F("scanned_at").desc(nulls_last=True))[:_MOST_SCHEDULES])
+    incomplete = [(schedule, gaps) for schedule in looked_at if (gaps := tick_records.missing(schedule, since))]
+    if incomplete:
+        said = "; ".join(
+            f"{schedule.workflow} ({schedule.pk}) has none for {len(gaps)}, the first of {gaps[0]:%Y-%m-%d %H:%M:%S} UTC"
+            for schedule, gaps in incomplete[:3]
+        )
+        do = "Somebody has deleted rows, or moved the clock. Run what is missing by a backfill."
+        return Grade.ILL, f"Due times of the last day without a row: {said}.", do
+    return _well(f"Each due time of the last day has its row, in {len(looked_at)} schedules.")
 
 
 def _is_full(queue: str) -> bool:

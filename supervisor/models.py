@@ -16,7 +16,7 @@ class Incident(models.Model):
     closed_at = models.DateTimeField(null=True)
     notified_at = models.DateTimeField(null=True)
     acknowledged_at = models.DateTimeField(null=True)
-    acknowledged_by = models.CharField(max_length=150, blank=True)
+    acknowledged_by = models.CharField(max_length=200, blank=True)
 
     class Meta:
         ordering = ["-opened_at"]
@@ -29,6 +29,57 @@ class Incident(models.Model):
 
     def __str__(self) -> str:
         return f"{self.agent}: {self.cause}"
+
+
+class GroupCancellation(models.Model):
+    """What a person decided on the jobs that waited because of one outage: all of them are cancelled, one after another."""
+
+    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="cancellations")
+    undo = models.BooleanField()
+    actor = models.CharField(max_length=200)
+    reason = models.TextField(blank=True)
+    asked_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-asked_at", "-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["incident"],
+                condition=models.Q(finished_at__isnull=True),
+                name="cancellation_open_once_per_incident",
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.incident}, cancelled by {self.actor}"
+
+
+class GroupMember(models.Model):
+    """One job of such a group, and what became of it there. Its own history tells the rest."""
+
+    class Outcome(models.TextChoices):
+        CANCELLED = "cancelled"
+        ENDED = "ended"
+        REFUSED = "refused"
+
+    cancellation = models.ForeignKey(
+        GroupCancellation, on_delete=models.CASCADE, related_name="members", db_index=False
+    )
+    # Not a key to its table: jobs are forgotten, and this must not keep them.
+    job_id = models.UUIDField()
+    # Empty until its turn comes.
+    outcome = models.CharField(max_length=9, choices=Outcome.choices, blank=True, db_default="")
+    why = models.TextField(blank=True, db_default="")
+    # How often it failed for a reason of ours.
+    failures = models.SmallIntegerField(db_default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cancellation", "job_id"], name="group_member_once")]
+        indexes = [models.Index(fields=["id"], condition=models.Q(outcome=""), name="group_member_to_do")]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.outcome or 'waits'}"
 
 
 class NeedQuerySet(models.QuerySet):

@@ -1,4 +1,4 @@
-"""What is forgotten, and when: ended jobs by their end, failures later, and never what needs a person.
+"""What is forgotten, and when: ended jobs by their end, failures later, and never what needs a person; ticks by their own age.
 
 The history of jobs that are forgotten goes last, by the week in which they were opened: see `workflows/history.py`.
 """
@@ -6,7 +6,7 @@ The history of jobs that are forgotten goes last, by the week in which they were
 import uuid
 from datetime import datetime, timedelta
 
-from workflows import history, transitions
+from workflows import history, tick_records, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.history import Partition
@@ -15,6 +15,7 @@ from workflows.models import IdempotencyRecord, Job
 BATCH = 200
 EVENTS = 5_000
 _BATCHES_A_RUN = 50
+_TICKS_A_BATCH = 1000
 
 # Up to which job a partition was gone through by the last call; one that came to its end begins anew.
 _reached: dict[str, uuid.UUID] = {}
@@ -32,8 +33,17 @@ def prune() -> int:
         if len(jobs) < BATCH:
             break
     _forget_keys(moment - timedelta(seconds=conf.keep_keys))
+    _forget_ticks(moment)
     _forget_history()
     return pruned
+
+
+def _forget_ticks(moment: datetime) -> None:
+    """And with the last tick of a schedule that is over, the schedule."""
+    tick_records.forget_ticks(moment - timedelta(seconds=conf.keep_ticks), _TICKS_A_BATCH, _BATCHES_A_RUN)
+    changes_before = moment - timedelta(seconds=conf.keep_changes)
+    tick_records.forget_changes(changes_before, _TICKS_A_BATCH, _BATCHES_A_RUN)
+    tick_records.forget_schedules(changes_before, BATCH)
 
 
 def _forget_keys(before: datetime) -> None:

@@ -66,7 +66,13 @@ def parks(step: Step) -> Breaker | None:
         if breaker is not None and breaker.changed_at > since:
             since = breaker.changed_at
         found = _outage(step.agent, since, moment)
-        return _open(step, found, moment) if found else None
+        if found is None:
+            return None
+        if breaker is None:
+            breaker = transitions.lock_new_breaker(step.agent)
+            if breaker.parks:  # another failure of the same moment has opened it
+                return breaker
+        return _open(step, found, moment)
 
 
 def _outage(agent: str, since: datetime, moment: datetime) -> Outage | None:

@@ -13,7 +13,7 @@ ROOMS = ("workflows", "agents", "supervisor", "sagsite")
 PEN = ROOT / "workflows" / "transitions.py"
 STATEMENTS = {"start.sql", "claim.sql", "settle.sql", "settle_item.sql", "items.sql", "heartbeat.sql"}
 
-SCHEDULERS = {ROOT / "workflows" / "schedules.py", ROOT / "workflows" / "ticks.py"}
+SCHEDULERS = {ROOT / "workflows" / name for name in ("schedules.py", "ticks.py", "tick_records.py")}
 
 
 class Rows(NamedTuple):

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from workflows.plans.retry import Retry
     from workflows.plans.steps import step
     from workflows.plans.waits import signal, timer
-    from workflows.timing.declared import At, Cron, Every
+    from workflows.timing.declared import At, Calendar, Cron, Every
     from workflows.workflow import Workflow
 
 __all__ = [
     "At",
+    "Calendar",
     "Cron",
     "Every",
     "Limit",
@@ -35,6 +36,7 @@ __all__ = [
 
 _HOMES = {
     "At": "workflows.timing.declared",
+    "Calendar": "workflows.timing.declared",
     "Cron": "workflows.timing.declared",
     "Every": "workflows.timing.declared",
     "Limit": "workflows.plans.limit",

@@ -70,8 +70,8 @@ def needs_undo(step: Step, evidence: Evidence, behind: Collection[int]) -> bool:
 
 
 def effects_behind(job: Job) -> set[int]:
-    """The fan-outs of this job with an item that did something, or may have, and the steps whose own job Failed: it may
-    have left behind what it did.
+    """The fan-outs of this job with an item that did something, or may have, and the Failed steps whose own job
+    was not undone: it may have left behind what it did.
     """
     rows = Step.objects.filter(job=job, superseded=False).with_effects().order_by()
     fans = rows.filter(parent__isnull=False).values_list("parent_id", flat=True).distinct()

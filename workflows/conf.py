@@ -25,6 +25,9 @@ class Defaults:
     lease: float = 10.0
     """How long an attempt owns its step without a heartbeat."""
 
+    drain_within: float = 3.0
+    """So long after the word to stop a call may go on; then one that the next worker can ask after is handed back."""
+
     sweep: float = 2.0
     """How often the supervisor looks for what is stuck, failed or forgotten."""
 
@@ -93,6 +96,12 @@ class Defaults:
 
     keep_keys: float = 172_800.0
     """How long the answer to a request under an Idempotency-Key is kept."""
+
+    keep_ticks: float = 7_776_000.0
+    """How long it is known what became of a due time; of a schedule that goes on the last one is always kept."""
+
+    keep_changes: float = 31_536_000.0
+    """How long it is known who changed what of a schedule, and how long one is kept that is over and has no tick left."""
 
     poison_deaths: int = 3
     """A step whose worker died this often in the middle of it is put in front of a person."""

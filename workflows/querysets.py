@@ -16,7 +16,16 @@ from django.db.models import Count, Exists, F, Func, Max, OuterRef, Q, Subquery,
 from django.db.models.functions import MD5
 
 from workflows.clock import SagNow
-from workflows.states import LIVE_JOB_STATES, TERMINAL_JOB_STATES, JobState, Remedy, Role, StepKind, StepState
+from workflows.states import (
+    LIVE_JOB_STATES,
+    TERMINAL_JOB_STATES,
+    ErrorKind,
+    JobState,
+    Remedy,
+    Role,
+    StepKind,
+    StepState,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -151,18 +160,22 @@ class StepQuerySet(models.QuerySet):
         return found, wanted - found.keys()
 
     def with_effects(self) -> StepQuerySet:
-        """Forward steps that did something, or may have: Completed, in doubt, or with a job of their own that Failed."""
+        """Forward steps that did something, or may have: Completed, in doubt, or Failed with a job of their own that was not
+        undone. One that was let go as this job stopped is its own affair, unless it Failed too.
+        """
         attempt: Any = self.model._meta.get_field("attempts").related_model
         job: Any = self.model._meta.get_field("job").related_model
         once: Any = self.model._meta.get_field("calls_once").related_model
         doubt = attempt.objects.filter(step_id=OuterRef("pk"), in_doubt=True, resolved_by="")
         called = once.objects.filter(step_id=OuterRef("pk"))
-        failed_child = job.objects.filter(parent_step_id=OuterRef("pk"), state=JobState.FAILED)
+        child = job.objects.filter(parent_step_id=OuterRef("pk"))
+        failed_child = Exists(child.filter(state=JobState.FAILED))
+        child_alone = Exists(child.exclude(state=JobState.COMPENSATED)) & ~Q(error_kind=ErrorKind.CANCELLED)
         return self.filter(
             Q(state=StepState.COMPLETED)
             | Exists(doubt)
             | Q(Exists(called), attempt__gt=0)
-            | (Q(kind=StepKind.CHILD, state=StepState.FAILED) & Exists(failed_child)),
+            | (Q(kind=StepKind.CHILD, state=StepState.FAILED) & (failed_child | child_alone)),
             role=Role.FORWARD,
         )
 

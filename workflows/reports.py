@@ -212,19 +212,24 @@ def fail(claimed: Claimed, failure: Failure, *, sent: str | None) -> bool:
 
 
 @in_transaction
-def release(claimed: Claimed, *, delay: timedelta, reason: str) -> bool:
-    """The operation asked to be called again later. False when its word came too late."""
+def release(
+    claimed: Claimed, *, delay: timedelta, reason: str, in_doubt: bool = False, sent: str | None = None
+) -> bool:
+    """The operation asked to be called again later, or its worker stops. False when its word came too late.
+
+    `in_doubt`: its call was broken off, and nobody knows what became of it.
+    """
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
         return False
     total = Plan.from_json(job.plan).steps[step.place].total_timeout
     if step.role == Role.FORWARD and total and step.started_at and step.started_at + total <= now() + delay:
         said = f"It asked to be called again ({reason}), but its time as a whole ({total}) is over then."
-        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code="step_timeout", message=said)
+        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code="step_timeout", message=said, in_doubt=in_doubt)
         transitions.fail(job, step, over, sent=None, actor="agent")
         scheduler.after_failure(job, step)
         return True
-    transitions.release(job, step, delay=delay, reason=reason)
+    transitions.release(job, step, delay=delay, reason=reason, in_doubt=in_doubt, sent=_parsed(sent))
     scheduler.offer_place(step)
     scheduler.move_on(job)
     return True

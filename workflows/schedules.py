@@ -8,25 +8,27 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django.db import IntegrityError, transaction
 
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound, StaleVersion
-from workflows.models import Schedule, Tick
+from workflows.models import Job, Schedule, Tick
 from workflows.plans import registry
+from workflows.plans.nearest import did_you_mean
+from workflows.states import JobState
 from workflows.ticks import Desk, Kind, Outcome, note_change, pause
 from workflows.timing.policy import POLICY_FIELDS, Policy
-from workflows.timing.timetable import Timetable
+from workflows.timing.timetable import KINDS, Timetable
 from workflows.transitions import in_transaction
 from workflows.workflow import Workflow
 
 MOST_BACKFILLED = 1000
 _MOST_LEFT = 5000
+_FORGOTTEN = "no longer stored"
 
-_TIMES = ("cron", "every", "at")
-_TIMETABLE_FIELDS = (*_TIMES, "timezone", "exclude", "start_at", "end_at")
+_TIMETABLE_FIELDS = (*KINDS, "timezone", "exclude", "start_at", "end_at")
 
 
 @in_transaction
@@ -63,7 +65,7 @@ def create(
 def _first_due(timetable: Timetable, present: datetime) -> datetime:
     first = timetable.next_after(present)
     if first is None:
-        field = next(name for name in _TIMES if getattr(timetable, name))
+        field = next(name for name in KINDS if getattr(timetable, name))
         fault = "never falls due: all of its times are past or left out."
         raise InvalidInput(f"This timetable {fault}", errors=[{"pointer": f"/{field}", "message": fault}])
     return first
@@ -75,7 +77,7 @@ def change(
 ) -> Schedule:
     """Change what `changes` names: fields of Timetable and Policy, `input`, and `paused`.
 
-    To give one of cron, every and at takes the others away.
+    To give one of cron, every, at and calendar takes the others away.
     """
     schedule = _locked(schedule_id, seen)
     present = now()
@@ -101,8 +103,8 @@ def _changeable(schedule: Schedule) -> dict[str, Any]:
 
 def _take_over(schedule: Schedule, changes: Mapping[str, Any], present: datetime) -> None:
     times = {name: changes[name] for name in _TIMETABLE_FIELDS if name in changes}
-    if any(times.get(name) for name in _TIMES):
-        times = {"cron": (), "every": None, "at": ()} | times
+    if any(times.get(name) for name in KINDS):
+        times = {"cron": (), "every": None, "at": (), "calendar": ()} | times
     old = schedule.times
     timetable = replace(old, **times)
     if timetable != old:
@@ -154,9 +156,19 @@ def trigger(schedule_id: uuid.UUID, *, actor: str, reason: str = "") -> Tick:
     return tick
 
 
+Reprocess = Literal["none", "failed", "completed"]
+"""Which due times that were started before a backfill runs again: none, those whose job ended badly, or all that ended."""
+
+_ENDED: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "failed": (JobState.FAILED, JobState.COMPENSATED),
+    "completed": (JobState.FAILED, JobState.COMPENSATED, JobState.COMPLETED, _FORGOTTEN),
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """`ticks`: one for each due time that is, or was, to be run. `left_out`: those that had been started already."""
+    """`ticks`: one for each due time that is, or was, to be run. `left_out`: what the others had been started as."""
 
     ticks: list[Tick]
     left_out: list[Tick]
@@ -172,33 +184,80 @@ def backfill(
     dry_run: bool,
     actor: str,
     reason: str = "",
+    reverse: bool = False,
+    reprocess: str = "none",
+    max_active: int | None = None,
 ) -> Backfill:
-    """Run the due times from `start` on and before `end` that were never started, oldest first. A dry run only tells them.
+    """Run the due times from `start` on and before `end` that were never started, or that are to be reprocessed.
 
-    They follow an overlap rule of their own, since most schedules' would skip nearly all of them.
+    Oldest first, unless it is to be in reverse. A dry run only tells them. They follow an overlap rule of their own, since
+    most schedules' would skip nearly all of them; with `allow`, at most `max_active` of them run at once.
     """
     schedule = _locked(schedule_id)
     Policy(overlap=overlap)  # type: ignore[arg-type]  # checks it
     desk = Desk(schedule, now())
     _check_range(start, end, desk.present)
+    _check_manner(overlap, reprocess, max_active)
     due_times = schedule.times.between(start, end, MOST_BACKFILLED + 1)
     if len(due_times) > MOST_BACKFILLED:
         fault = f"holds more than {MOST_BACKFILLED} due times; ask for it in parts."
         raise InvalidInput(f"The range {fault}", errors=[{"pointer": "/to", "message": fault}])
-    known = Tick.objects.filter(schedule=schedule, due_at__in=due_times).exclude(kind=Kind.TRIGGER)
-    left_out = {tick.due_at: tick for tick in known if tick.outcome in (Outcome.STARTED, Outcome.WAITING)}
-    before = {tick.due_at: tick for tick in known if tick.kind == Kind.BACKFILL}
+    left_out, runs = _known(schedule, due_times, reprocess)
     ticks = [
-        before.get(due) or Tick(schedule=schedule, due_at=due, kind=Kind.BACKFILL)
-        for due in due_times
+        Tick(schedule=schedule, due_at=due, kind=Kind.BACKFILL, run=runs.get(due, 0) + 1, max_active=max_active)
+        for due in sorted(due_times, reverse=reverse)
         if due not in left_out
     ]
     if not dry_run:
         for tick in ticks:
             desk.admit(tick, overlap)
-        data = {"from": start.isoformat(), "to": end.isoformat(), "overlap": overlap}
+        data = {"from": start.isoformat(), "to": end.isoformat(), "overlap": overlap, "reprocess": reprocess}
         note_change(schedule, "backfilled", actor=actor, reason=reason, data=data)
     return Backfill(ticks=ticks, left_out=list(left_out.values()))
+
+
+@in_transaction
+def withdraw_backfills(schedule_id: uuid.UUID, *, actor: str, reason: str = "") -> int:
+    """Of backfills start nothing more; what they have started goes on. How many waited."""
+    schedule = _locked(schedule_id)
+    waiting = Tick.objects.filter(schedule=schedule, kind=Kind.BACKFILL).waiting().order_by()
+    detail = f"The backfill was withdrawn by {actor}. {reason}".strip()
+    number = waiting.update(outcome=Outcome.DROPPED, open=False, reason="withdrawn", detail=detail)
+    if number:
+        note_change(schedule, "withdrawn", actor=actor, reason=reason, data={"due_times": number})
+    return number
+
+
+def _known(
+    schedule: Schedule, due_times: list[datetime], reprocess: str
+) -> tuple[dict[datetime, Tick], dict[datetime, int]]:
+    """By due time: what it was last started as, unless that is to be run again; and how often it was backfilled."""
+    known = list(Tick.objects.filter(schedule=schedule, due_at__in=due_times).exclude(kind=Kind.TRIGGER).order_by("id"))
+    states: dict[uuid.UUID | None, str] = {
+        job.pk: job.state for job in Job.objects.filter(pk__in=[tick.job_id for tick in known]).only("state")
+    }
+    last = {tick.due_at: tick for tick in known if tick.outcome in (Outcome.STARTED, Outcome.WAITING)}
+    left_out = {
+        due: tick
+        for due, tick in last.items()
+        if tick.outcome == Outcome.WAITING or states.get(tick.job_id, _FORGOTTEN) not in _ENDED[reprocess]
+    }
+    return left_out, {tick.due_at: tick.run for tick in known if tick.kind == Kind.BACKFILL}
+
+
+def _check_manner(overlap: str, reprocess: str, max_active: int | None) -> None:
+    faults = []
+    if reprocess not in _ENDED:
+        faults.append(("/reprocess", f"cannot be {reprocess!r}.{did_you_mean(reprocess, _ENDED)}"))
+    if max_active is not None and not 1 <= max_active <= MOST_BACKFILLED:
+        faults.append(("/max_active", f"must be a whole number from 1 to {MOST_BACKFILLED}, not {max_active}."))
+    if max_active is not None and overlap != "allow":
+        faults.append(("/max_active", "goes with overlap allow only: with any other rule one runs at a time."))
+    if faults:
+        raise InvalidInput(
+            f"The backfill cannot be run: {faults[0][0][1:]} {faults[0][1]}",
+            errors=[{"pointer": pointer, "message": fault} for pointer, fault in faults],
+        )
 
 
 def _check_range(start: datetime, end: datetime, present: datetime) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.contrib.auth import get_user_model
 from django.db import Error, connection, transaction
 from django.db.models import QuerySet
 
@@ -31,7 +32,7 @@ logger = logging.getLogger(__name__)
 Kind, Outcome = Tick.Kind, Tick.Outcome
 
 PACE = 50
-"""Of the jobs that may run beside each other, not more than this many are started by one look at a schedule."""
+"""Of what is late, made up for or of a backfill, one look at all schedules starts no more than this."""
 
 MOST_WAITING = 1000
 
@@ -41,16 +42,23 @@ _TIME_A_PASS = 10.0
 _MOMENT = timedelta(microseconds=1)
 
 
+@dataclass
+class Pace:
+    """How much of what is late may be started yet, by one look at all schedules."""
+
+    left: int = PACE
+
+
 def open_due() -> int:
     """One look at all schedules of which something is due, or where a turn has come. How many ticks were decided on."""
-    until = time.monotonic() + _TIME_A_PASS
+    until, pace = time.monotonic() + _TIME_A_PASS, Pace()
     decided = 0
     for schedules in (Schedule.objects.due(), Schedule.objects.to_attend()):
         for schedule_id in _ids(schedules):
             if time.monotonic() > until:
                 return decided
             try:
-                decided += _look_at(schedule_id)
+                decided += _look_at(schedule_id, pace)
             except Exception as error:  # one poison row must not stop the others
                 logger.error("schedule %s could not be looked at", schedule_id, exc_info=error)
                 if isinstance(error, Error):
@@ -66,8 +74,8 @@ def _ids(schedules: QuerySet[Schedule]) -> Iterator[uuid.UUID]:
         last = page[-1]
 
 
-def _look_at(schedule_id: uuid.UUID) -> int:
-    desk = _at_the_desk(schedule_id)
+def _look_at(schedule_id: uuid.UUID, pace: Pace) -> int:
+    desk = _at_the_desk(schedule_id, pace)
     if desk is None:
         return 0
     for job_id in desk.to_cancel():  # each a transaction of its own, since none may lock two jobs
@@ -81,13 +89,13 @@ def _look_at(schedule_id: uuid.UUID) -> int:
 
 
 @in_transaction
-def _at_the_desk(schedule_id: uuid.UUID) -> "Desk | None":
+def _at_the_desk(schedule_id: uuid.UUID, pace: Pace) -> "Desk | None":
     """None when somebody else is looking at it, or it is gone."""
     rows = Schedule.objects.kept().select_for_update(no_key=True, skip_locked=True)
     schedule = rows.filter(pk=schedule_id).first()
     if schedule is None:
         return None
-    desk = Desk(schedule, now())
+    desk = Desk(schedule, now(), pace)
     desk.look()
     return desk
 
@@ -98,10 +106,10 @@ class Desk:
 
     schedule: Schedule
     present: datetime
+    pace: Pace = field(default_factory=Pace)
     running: list[Tick] = field(init=False)
     waiting: list[Tick] = field(init=False)
     decided: int = 0
-    started: int = 0
 
     def __post_init__(self) -> None:
         ticks = Tick.objects.filter(schedule=self.schedule)
@@ -125,7 +133,7 @@ class Desk:
         """The jobs that are to make room for a tick that waits."""
         if not any(tick.overlap == "cancel_other" for tick in self.waiting):
             return []
-        return [tick.job_id for tick in self.running if tick.job_id]
+        return [tick.job_id for tick in _in_the_way(self.running) if tick.job_id]
 
     # --- what is due ---
 
@@ -133,6 +141,8 @@ class Desk:
         schedule, since = self.schedule, self.schedule.next_due
         if since is None or since > self.present:
             return
+        if schedule.paused_at is None and not self._has_its_client():
+            pause(schedule, since, actor="scheduler", note="Its client is gone, or may not sign in any more.")
         times, policy = schedule.times, schedule.policy
         to_make_up = policy.to_make_up(times, since, self.present)
         if policy.overlap == "cancel_other" and to_make_up:
@@ -161,6 +171,11 @@ class Desk:
         self.decided += len(passed_over)
         self._move_on(times.next_after(due_times[-1] if due_times else self.present))
 
+    def _has_its_client(self) -> bool:
+        """What belongs to nobody goes on; what belongs to somebody who is gone would start jobs that nobody may see."""
+        client = self.schedule.client_id
+        return client is None or get_user_model().objects.filter(pk=client, is_active=True).exists()
+
     def _move_on(self, next_due: datetime | None) -> None:
         self.schedule.next_due, self.schedule.scanned_at = next_due, self.present
         Schedule.objects.filter(pk=self.schedule.pk).update(next_due=next_due, scanned_at=self.present)
@@ -170,31 +185,35 @@ class Desk:
     def admit(self, tick: Tick, overlap: str) -> None:
         """Start it, or have it wait, or not, as the rule says for what finds another one at work."""
         tick.overlap = overlap
-        # What is made up for would skip itself, but for the first; and what is on time is not skipped on its account.
-        ahead = [*self.running, *self.waiting]
-        behind_late_ones = overlap == "skip" and all(other.made_up for other in ahead)
+        # What is late would skip itself, but for the first; and what is on time is not skipped on its account.
+        ahead = _in_the_way([*self.running, *self.waiting])
+        behind_late_ones = overlap == "skip" and all(_is_late(other) for other in ahead)
         takes_turns = (
             overlap == "buffer_all" or behind_late_ones or (tick.made_up and overlap in ("skip", "buffer_one"))
         )
-        if overlap == "allow":
-            self._start_beside_others(tick)
-        elif not ahead:
-            self._start(tick)
+        if overlap == "allow" or not ahead:
+            self._start_or_have_it_wait(tick)
         elif takes_turns:
             self._have_it_wait(tick)
         elif overlap == "skip":
-            self._write(_passed_over(tick, "overlap", f"Job {self._ahead()} was still at work."))
+            self._write(_passed_over(tick, "overlap", f"Job {_whose(ahead)} was still at work."))
         else:
             self._take_the_place_of_others(tick)
 
-    def _ahead(self) -> str:
-        return str(self.running[0].job_id) if self.running else "of an earlier due time"
-
-    def _start_beside_others(self, tick: Tick) -> None:
-        if self.started < PACE:
+    def _start_or_have_it_wait(self, tick: Tick) -> None:
+        if self._may_start(tick):
             self._start(tick)
         else:
             self._have_it_wait(tick)
+
+    def _may_start(self, tick: Tick) -> bool:
+        """Whether there is room for it now."""
+        if _is_late(tick) and self.pace.left < 1:
+            return False
+        if tick.overlap != "allow":
+            return not _in_the_way(self.running)
+        of_backfills = sum(other.is_in_nobodys_way for other in self.running)
+        return tick.max_active is None or of_backfills < tick.max_active
 
     def _take_the_place_of_others(self, tick: Tick) -> None:
         for other in list(self.waiting):
@@ -213,7 +232,7 @@ class Desk:
 
     def _let_wait_no_longer(self) -> None:
         for tick in list(self.waiting):
-            if self.started < PACE if tick.overlap == "allow" else not self.running:
+            if self._may_start(tick):
                 self.waiting.remove(tick)
                 self._start(tick)
 
@@ -238,7 +257,8 @@ class Desk:
         tick.outcome, tick.reason, tick.detail, tick.job, tick.open = Outcome.STARTED, "", "", job, True
         self._write(tick)
         self.running.append(tick)
-        self.started += 1
+        if _is_late(tick):
+            self.pace.left -= 1
 
     def _start_at(self, tick: Tick) -> datetime | None:
         """With jitter a job is opened at its time and begins a little later: each due time by a length of its own."""
@@ -291,7 +311,20 @@ def _passed_over(tick: Tick, reason: str, detail: str, outcome: Tick.Outcome = O
     return tick
 
 
+def _is_late(tick: Tick) -> bool:
+    return tick.made_up or tick.kind == Kind.BACKFILL
+
+
+def _in_the_way(ticks: list[Tick]) -> list[Tick]:
+    return [tick for tick in ticks if not tick.is_in_nobodys_way]
+
+
+def _whose(ahead: list[Tick]) -> str:
+    return next((str(tick.job_id) for tick in ahead if tick.job_id), "of an earlier due time")
+
+
 def _key(tick: Tick) -> str:
     """The job's key: the schedule and the nominal time, so that even without the tick's row there could not be two."""
     due = tick.due_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return f"schedule:{tick.schedule_id}:{due}" + ("" if tick.kind == Kind.DUE else f":{tick.kind}")
+    kind = "" if tick.kind == Kind.DUE else f":{tick.kind}"
+    return f"schedule:{tick.schedule_id}:{due}{kind}" + (f":{tick.run}" if tick.run > 1 else "")

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import F, JSONField, OuterRef, Q, Subquery, Value
+from django.db.models import F, JSONField, OuterRef, Q, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce, Greatest
 from psycopg.errors import DeadlockDetected, SerializationFailure
 from psycopg.sql import SQL, Identifier
@@ -377,9 +377,9 @@ def defer(job: Job, step: Step, *, within: timedelta, sent: Any) -> None:
     _event(job, number, "step.deferred", step=step, attempt=step.attempt, actor="agent")
 
 
-def release(job: Job, step: Step, *, delay: timedelta, reason: str) -> None:
-    """Running → NotStarted, not charged: the operation asked to be called again later."""
-    _end_attempt(step, Outcome.RELEASED)
+def release(job: Job, step: Step, *, delay: timedelta, reason: str, in_doubt: bool = False, sent: Any = None) -> None:
+    """Running → NotStarted, not charged: the operation asked to be called again later, or its worker stops."""
+    _end_attempt(step, Outcome.RELEASED, in_doubt=in_doubt, **({} if sent is None else {"input": sent}))
     due = SagNow() + delay
     _move_step(
         job,
@@ -388,7 +388,7 @@ def release(job: Job, step: Step, *, delay: timedelta, reason: str) -> None:
         kind="step.released",
         actor="agent",
         reason=reason,
-        data={"delay_seconds": round(delay.total_seconds(), 3)},
+        data={"delay_seconds": round(delay.total_seconds(), 3)} | ({"in_doubt": True} if in_doubt else {}),
         run_after=due,
         ring_after=due,
         queue_by=due + F("queue_timeout"),
@@ -1039,6 +1039,12 @@ def forget_calls(before: datetime) -> None:
     CallCount.objects.filter(slice_at__lt=before).delete()
 
 
+def lock_new_breaker(agent: str) -> Breaker:
+    """The row of an agent that had none, locked. Where two make it at once, the second waits for the first, and has its."""
+    Breaker.objects.bulk_create([Breaker(agent=agent)], ignore_conflicts=True)
+    return Breaker.objects.select_for_update(no_key=True).get(agent=agent)
+
+
 def set_breaker(agent: str, **changes: Any) -> None:
     """The one row that all workers go by."""
     Breaker.objects.update_or_create(agent=agent, defaults={"changed_at": SagNow(), **changes})
@@ -1112,6 +1118,15 @@ def announce(agent: Agent) -> None:
 def note_worker(worker: Worker, changed: Sequence[str]) -> None:
     """A worker tells of itself. Where its row is there, only what has changed is written; one that is gone comes back."""
     Worker.objects.bulk_create([worker], update_conflicts=True, unique_fields=["name"], update_fields=changed)
+
+
+def ask_to_drain(workers: QuerySet[Worker], *, actor: str, reason: str) -> list[str]:
+    """A person wants these workers to end what they do, and to end; those that are about to anyway are passed over. Names."""
+    asked = workers.filter(stopped_at__isnull=True, draining_at__isnull=True, drain_asked_at__isnull=True)
+    with transaction.atomic():
+        names = sorted(asked.select_for_update(no_key=True).values_list("name", flat=True))
+        Worker.objects.filter(name__in=names).update(drain_asked_at=SagNow(), drain_asked_by=actor, drain_reason=reason)
+    return names
 
 
 def note_polls(unseen_for: timedelta) -> list[str]:

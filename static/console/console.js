@@ -50,7 +50,16 @@ function tick() {
   }
 }
 
+// The viewer's own zone is known here only.
+function tellLocally() {
+  const parts = { weekday: "short", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" };
+  for (const time of document.querySelectorAll("time[data-local]")) {
+    time.textContent = new Date(time.dateTime).toLocaleString(undefined, parts);
+  }
+}
+
 setClock();
+tellLocally();
 setInterval(tick, 500);
 
 // --- answers --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,11 @@ urlpatterns = [
     path("attention/causes/<id:cause_id>/snooze", attention.CauseSnooze.as_view()),
     path("attention/causes/<id:cause_id>/notes", attention.CauseNotes.as_view()),
     path("incidents", views.IncidentList.as_view()),
+    path("incidents/<id:incident_id>", views.IncidentDetail.as_view()),
+    path("incidents/<id:incident_id>/cancellation", views.IncidentCancellation.as_view()),
+    path("workers", views.WorkerList.as_view()),
+    path("workers/<str:name>/draining", views.WorkerDraining.as_view()),
+    path("queues/<str:queue>/draining", views.QueueDraining.as_view()),
     path("incidents/<id:incident_id>/acknowledgement", attention.IncidentAcknowledgement.as_view()),
     path("sweeps", views.SweepList.as_view()),
 ]

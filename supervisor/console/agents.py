@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from django.contrib import messages
+from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 
@@ -11,11 +12,11 @@ from supervisor import storms
 from supervisor.console import incidents, workers
 from supervisor.console.access import actor, is_operator, operator, reader
 from supervisor.console.actions import NOT_DONE
-from workflows import standing
+from workflows import standing, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.exceptions import WrongState
-from workflows.models import Breaker
+from workflows.models import Breaker, Worker
 from workflows.standing import Standing
 
 PAST_OUTAGES = 10
@@ -54,6 +55,7 @@ def agents(request: HttpRequest) -> HttpResponse:
         "now": present,
         "cards": cards,
         "workers": workers.known(present),
+        "queues": sorted(standing.served_queues()),
         "outages": incidents.lately(present, PAST_OUTAGES),
         "without_worker": standing.operations_without_worker(),
         "window": conf.breaker_window,
@@ -74,6 +76,30 @@ def agent_resumption(request: HttpRequest, name: str) -> HttpResponse:
     """The person says that the service answers again."""
     said = f"What waited for {name} is let go, {conf.release_rate} steps a second. If it is still away, it is parked again."
     return _act(request, name, lambda: storms.resume(name, actor=actor(request)), said)
+
+
+@operator
+def worker_draining(request: HttpRequest, name: str) -> HttpResponse:
+    """One worker ends what it does, and ends; its keeper starts another."""
+    return _drain(request, Worker.objects.filter(pk=name))
+
+
+@operator
+def queue_draining(request: HttpRequest, queue: str) -> HttpResponse:
+    """The same for all workers of a queue."""
+    return _drain(request, Worker.objects.filter(queues__contains=[queue]))
+
+
+def _drain(request: HttpRequest, found: QuerySet[Worker]) -> HttpResponse:
+    if not found.exists():
+        raise Http404("There is no such worker.")
+    names = transitions.ask_to_drain(found, actor=actor(request), reason="")
+    if names:
+        number = f"{len(names)} worker{'' if len(names) == 1 else 's'}"
+        messages.success(request, f"{number} will end within seconds. Whoever keeps them starts others.")
+    else:
+        messages.warning(request, f"{NOT_DONE} No worker is there that was not about to end anyway.")
+    return redirect("agents")
 
 
 def _act(request: HttpRequest, name: str, verb: Callable[[], None], said: str) -> HttpResponse:

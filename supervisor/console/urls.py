@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from supervisor.console import actions, agents, attention, login, schedules, sweeps, views
+from supervisor.console import actions, agents, attention, incidents, login, schedules, sweeps, views
 
 urlpatterns = [
     path("", views.overview, name="overview"),
@@ -20,14 +20,32 @@ urlpatterns = [
         name="incident-acknowledgement",
     ),
     path("agents/", agents.agents, name="agents"),
+    path("workers/<str:name>/draining", agents.worker_draining, name="worker-draining"),
+    path("queues/<str:queue>/draining", agents.queue_draining, name="queue-draining"),
     path("agents/<str:name>/trial", agents.agent_trial, name="agent-trial"),
     path("agents/<str:name>/resumption", agents.agent_resumption, name="agent-resumption"),
+    path("incidents/<int:incident_id>", incidents.incident, name="incident"),
+    path("incidents/<int:incident_id>/group", incidents.incident_group, name="incident-group"),
+    path("incidents/<int:incident_id>/cancellation", incidents.incident_cancellation, name="incident-cancellation"),
     path("sweeps/", sweeps.sweeps, name="sweeps"),
     path("schedules/", schedules.schedules, name="schedules"),
+    path("schedules/pause", schedules.schedules_pause, name="schedules-pause"),
+    path("schedules/resumption", schedules.schedules_resumption, name="schedules-resumption"),
+    path("schedules/new", schedules.schedule_new, name="schedule-new"),
+    path("schedules/made", schedules.schedule_create, name="schedule-create"),
     path("schedules/<uuid:schedule_id>", schedules.schedule, name="schedule"),
+    path("schedules/<uuid:schedule_id>/edit", schedules.schedule_edit, name="schedule-edit"),
+    path("schedules/<uuid:schedule_id>/changes", schedules.schedule_change, name="schedule-changes"),
+    path("schedules/<uuid:schedule_id>/backfill", schedules.schedule_backfill, name="schedule-backfill"),
+    path("schedules/<uuid:schedule_id>/backfills", schedules.schedule_backfills, name="schedule-backfills"),
     path("schedules/<uuid:schedule_id>/pause", schedules.schedule_pause, name="schedule-pause"),
     path("schedules/<uuid:schedule_id>/resumption", schedules.schedule_resumption, name="schedule-resumption"),
     path("schedules/<uuid:schedule_id>/triggers", schedules.schedule_triggers, name="schedule-triggers"),
+    path(
+        "schedules/<uuid:schedule_id>/backfills/withdrawal",
+        schedules.schedule_backfills_withdrawal,
+        name="schedule-backfills-withdrawal",
+    ),
     path("jobs/", views.jobs, name="jobs"),
     path("jobs/<uuid:job_id>", views.job, name="job"),
     path("jobs/<uuid:job_id>/live", views.live, name="job-live"),

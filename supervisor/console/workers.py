@@ -53,7 +53,7 @@ def _card(worker: Worker, steps: list[Step], now: datetime) -> WorkerCard:
         shape, word = "skipped", "Stopped"
     elif now - worker.seen_at > SEEN_WITHIN:
         shape, word = "failed", "Silent"
-    elif worker.draining_at is not None:
+    elif worker.draining_at is not None or worker.drain_asked_at is not None:
         shape, word = "paused", "Draining"
     elif steps:
         shape, word = "running", "At work"

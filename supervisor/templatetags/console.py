@@ -159,6 +159,12 @@ def in_zone(moment: datetime) -> str:
 
 
 @register.filter
+def spaced(rule: str) -> str:
+    """ "buffer_one" as people read it."""
+    return rule.replace("_", " ")
+
+
+@register.filter
 def clock(moment: datetime | None) -> str:
     """The time of day, to the millisecond: events follow one another fast."""
     return f"{moment.astimezone(UTC):%H:%M:%S.%f}"[:-3] if moment else ""

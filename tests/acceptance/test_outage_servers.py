@@ -65,6 +65,22 @@ def test_beat_and_supervisor_killed_again_and_again_lose_no_trip(system: Running
         assert "lost" not in {attempt["outcome"] for attempt in trips.attempts()}
 
 
+def test_a_call_under_way_outlives_the_death_of_beat_and_supervisor_and_is_not_made_twice(
+    system: RunningSystem,
+) -> None:
+    """SAS-032: who looks after a restart finds an attempt whose lease is kept, and leaves it to its worker."""
+    system.fault("hotels", latency_ms=LONGER_THAN_A_LEASE * 1000, times=1, operations=["reserve"])
+    with Trips(system) as trips:
+        trip = trips.book()
+        trips.wait_for_call(trip, "hotels", "reserve")
+        former = {role: system.kill(role) for role in ("beat", "supervisor")}
+        for role, pid in former.items():
+            system.wait_for_restart(role, pid)
+        assert trips.end(trip)["state"] == "Completed"
+        assert len(trips.calls(trip, "hotels", "reserve")) == 1
+        assert [attempt["outcome"] for attempt in trips.attempts("step.name = 'hotel'")] == ["completed"]
+
+
 def test_a_flushed_broker_costs_time_and_no_trip(system: RunningSystem) -> None:
     """SAS-095: the doorbells are gone; what was not rung for is found in the store."""
     assert system.servers
@@ -221,3 +237,16 @@ def test_a_web_server_killed_while_it_accepts_bookings_leaves_no_key_without_its
         all_completed(trips)
         query = "SELECT count(*) AS jobs, count(DISTINCT key) AS keys FROM sag_workflows_job WHERE id = ANY(%s::uuid[])"
         assert system.sql(query, trips.ids) == [{"jobs": 28, "keys": 28}]
+
+
+def test_a_call_that_outlives_supervisor_and_beat_is_not_made_again(system: RunningSystem) -> None:
+    """SAS-032: who comes back finds the attempt at work, and lets it end."""
+    system.fault("hotels", latency_ms=12_000, times=1, operations=["reserve"])
+    with Trips(system) as trips:
+        trip = trips.book()
+        wait_until(lambda: trips.attempts("step.name = 'hotel'"), 60, what="the hotel is asked")
+        for role in ("supervisor", "beat"):
+            system.wait_for_restart(role, system.kill(role))
+        all_completed(trips)
+        nothing_was_taken_for_lost(trips)
+        assert len(trips.calls(trip, "hotels", "reserve")) == 1

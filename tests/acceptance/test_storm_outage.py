@@ -1,6 +1,9 @@
 """A vendor that is away for a while, under a stream of trips: one incident, nothing burnt, and all of it ends by itself."""
 
+import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,40 +15,114 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
+Maker = Callable[..., RunningSystem]
+
 RECOVERS_WITHIN = 120.0
+POOL = 4  # so many calls may be under way when the breaker opens
+NO_BREAKER = {"breaker_steps": 1_000_000, "retry_least": 1_000_000}
 
 
-@pytest.mark.parametrize(
-    ("number", "seconds"), [(150, 20.0), pytest.param(500, 60.0, marks=pytest.mark.slow)], ids=["scaled", "whole"]
-)
-def test_a_hotel_that_is_down_is_one_incident_and_costs_no_trip(
-    system: RunningSystem, number: int, seconds: float
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Storm:
+    """What an outage was like. `calls`: those that the hotel heard while it was away, `again`: how many of them were for
+    a step that had called before. `charged`: failures that count against their step's allowance. `last`: how many seconds
+    after its return the last trip ended.
+    """
+
+    begun: datetime
+    trips: dict[str, int]
+    calls: int
+    again: int
+    charged: int
+    last: float
+
+
+def storm(trips: Trips, number: int, seconds: float) -> Storm:
+    """A tenth of the trips, then an outage of the hotel under a steady stream of the others."""
+    system = trips.system
+    begun = trips.now()
+    trips.book_many(number // 10)
+    system.fault("hotels", down=True)
+    book_steadily(trips, number - number // 10, seconds)
+    asked = [call["key"] for call in system.ledger()["calls"] if call["outcome"] == "down"]
+    system.fault("hotels")
+    back = time.monotonic()
+    ended = trips.wait_for_end(timeout=RECOVERS_WITHIN)
+    last = time.monotonic() - back
+    charged = "SELECT sum(charged) AS all FROM sag_workflows_step WHERE job_id = ANY(%s::uuid[]) AND name = 'hotel'"
+    found = Storm(
+        begun=begun,
+        trips=ended,
+        calls=len(asked),
+        again=len(asked) - len(set(asked)),
+        charged=int(system.sql(charged, trips.ids)[0]["all"]),
+        last=last,
+    )
+    print(found, "load", os.getloadavg())
+    return found
+
+
+def book_steadily(trips: Trips, number: int, seconds: float) -> None:
+    begun, booked = time.monotonic(), 0
+    while booked < number:
+        due = min(number, 1 + int(number * (time.monotonic() - begun) / seconds))
+        trips.book_many(due - booked)
+        booked = due
+        time.sleep(0.1)
+
+
+def test_a_hotel_that_is_down_is_one_incident_and_costs_no_trip(system: RunningSystem) -> None:
     with Trips(system) as trips:
-        begun = trips.now()
-        trips.book_many(number // 10)
-        system.fault("hotels", down=True)
-        until = time.monotonic() + seconds
-        trips.book_many(number - number // 10)
-        wait_until(lambda: time.monotonic() >= until, seconds + 60, what="the outage has lasted")
-        asked = [call for call in system.ledger()["calls"] if call["outcome"] == "down"]
-        system.fault("hotels")
-        assert trips.wait_for_end(timeout=RECOVERS_WITHIN) == {"Completed": number}
+        found = storm(trips, 150, 20.0)
+        no_trip_is_lost_and_no_attempt_burnt(trips, found)
+        one_incident_is_over(trips, found.begun, "unavailable")
 
-        # Those that met it before the breaker opened, one for each trial, and the first calls of an outage are in flight
-        # at once: a handful, for trips by the hundred.
-        assert 5 <= len(asked) <= 30, len(asked)
-        hotel = [attempt for attempt in trips.attempts() if attempt["step"] == "hotel"]
-        assert len(hotel) <= number + len(asked)
-        charged = system.sql(
-            "SELECT max(charged) AS most, sum(charged) AS all FROM sag_workflows_step "
-            "WHERE job_id = ANY(%s::uuid[]) AND name = 'hotel'",
-            trips.ids,
-        )[0]
-        assert charged["most"] <= 2
-        assert charged["all"] <= number + 10
 
-        one_incident_is_over(trips, begun, "unavailable")
+@pytest.mark.slow
+def test_a_hotel_that_is_down_for_a_minute_under_five_hundred_trips_is_one_incident_and_one_message(
+    make_system: Maker,
+) -> None:
+    system = make_system()
+    letters = system.folder / "letters"
+    system.variables = {"SAG_NOTIFY": "ada@example.com", "EMAIL_URL": f"filemail:///{letters}"}
+    system.start()
+    with Trips(system) as trips:
+        found = storm(trips, 500, 60.0)
+        no_trip_is_lost_and_no_attempt_burnt(trips, found)
+        one_incident_is_over(trips, found.begun, "unavailable")
+        [letter] = letters.iterdir()
+        assert "Subject: hotel is away: unavailable" in letter.read_text()
+        assert system.sql("SELECT id FROM sag_supervisor_need") == []
+
+
+@pytest.mark.slow
+def test_the_same_minute_without_a_breaker_burns_attempts_and_undoes_trips(make_system: Maker) -> None:
+    """For comparison: what the breaker saves."""
+    system = make_system(settings=NO_BREAKER)
+    system.start()
+    with Trips(system) as trips:
+        found = storm(trips, 500, 60.0)
+        assert min(found.calls, found.charged) > 300
+        assert found.trips["Compensated"] > 20
+        assert system.sql("SELECT agent FROM sag_supervisor_incident") == []
+
+
+def no_trip_is_lost_and_no_attempt_burnt(trips: Trips, found: Storm) -> None:
+    """While it is open there is one call for each trial; before that, as many as it took to open it."""
+    assert found.trips == {"Completed": len(trips.ids)}
+    [incident] = trips.system.sql("SELECT * FROM sag_supervisor_incident WHERE opened_at >= %s", found.begun)
+    trials = trips.system.sql("SELECT trials FROM sag_workflows_breaker WHERE agent = 'hotel'")[0]["trials"]
+    hotel = trips.attempts("step.name = 'hotel'")
+    needed = [
+        attempt
+        for attempt in hotel
+        if attempt["outcome"] == "failed" and attempt["finished_at"] <= incident["opened_at"]
+    ]
+    assert 10 <= found.calls <= len(needed) + POOL + trials
+    assert found.charged <= len(needed)  # once it is open nothing is charged
+    assert len(hotel) <= len(trips.ids) + found.calls
+    recent_calls = len(trips.ids) // 10 + found.calls
+    assert found.again - trials <= max(20, recent_calls / 2)  # the agent's budget of retries
 
 
 def one_incident_is_over(trips: Trips, begun: datetime, cause: str) -> None:

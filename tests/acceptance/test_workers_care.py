@@ -99,6 +99,42 @@ def test_agents_restarted_under_load_lose_no_attempt_and_charge_none(system: Run
         assert system.sql(charged, trips.ids)[0]["number"] == 0
 
 
+def test_a_call_that_a_deploy_cannot_wait_for_is_handed_back_and_waits_for_no_lease(system: RunningSystem) -> None:
+    """SAS-008: the hotel takes 14 s, the worker that has to stop three; the next one asks what became of the call."""
+    system.fault("hotels", **SLOW_HOTEL)
+    with Trips(system) as trips:
+        trip = trips.book()
+        trips.wait_for_call(trip, "hotels", "reserve")
+        former = system.pid("agents")
+        send(former, signal.SIGTERM)
+        system.wait_for_restart("agents", former)
+        assert trips.end(trip)["state"] == "Completed"
+        first, *others = trips.attempts("step.name = 'hotel'")
+        assert (first["outcome"], first["in_doubt"]) == ("released", True)
+        assert {attempt["outcome"] for attempt in others} == {"completed"}
+        charged = "SELECT charged FROM sag_workflows_step WHERE job_id = %s AND name = 'hotel'"
+        assert system.sql(charged, trip) == [{"charged": 0}]
+
+
+def test_workers_that_are_asked_to_end_do_so_and_others_take_their_place(system: RunningSystem) -> None:
+    """A drain from outside: asked over REST, read by the worker, and nothing is lost or charged."""
+    system.fault("hotels", latency_ms=1500)
+    with Trips(system) as trips:
+        trips.book_many(12)
+        wait_until(lambda: trips.attempts("step.name = 'hotel'"), 60, what="calls are in flight")
+        former = system.pid("agents")
+        answer = trips.post("/queues/agents/draining", {"reason": "a new version"})
+        assert answer.status_code == 202, answer.text
+        assert worker_of(system, former)["name"] in answer.json()["workers"]
+        system.wait_for_restart("agents", former, timeout=60)
+        assert trips.wait_for_end(timeout=90) == {"Completed": 12}
+        assert {attempt["outcome"] for attempt in trips.attempts()} <= {"completed", "released"}
+        charged = "SELECT max(charged) AS most FROM sag_workflows_step WHERE job_id = ANY(%s::uuid[])"
+        assert system.sql(charged, trips.ids)[0]["most"] == 0
+        gone = worker_of(system, former)
+        assert gone["drain_asked_at"] <= gone["draining_at"] <= gone["stopped_at"]
+
+
 # --- deafness ------------------------------------------------------------------------------------------------------------
 
 

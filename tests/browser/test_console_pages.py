@@ -17,6 +17,10 @@ from workflows.models import Agent
 
 def addresses(job_id: object) -> list[str]:
     found = ["/", "/attention/", "/agents/", "/schedules/", "/sweeps/", "/nowhere"]
+    found += [
+        "/schedules/new?cron=0+0+30+2+*&timezone=%3Cb%3E",
+        "/schedules/new?cron=30+2+*+*+*&timezone=Europe/Berlin",
+    ]
     found += ["/jobs/", "/jobs/?state=Failed&state=needs_person", "/jobs/?q=%3Cb%3E"]
     return [*found, f"/jobs/{job_id}", f"/jobs/{job_id}/undo"]
 

@@ -16,7 +16,14 @@ NOUNS = [str(pattern.name) for pattern in urlpatterns if pattern.callback.__modu
 
 
 def address(pattern: URLPattern, job: Job) -> str:
-    parts = {"job_id": job.pk, "schedule_id": uuid.uuid4(), "name": "flight", "cause_id": 1, "incident_id": 1}
+    parts = {
+        "job_id": job.pk,
+        "schedule_id": uuid.uuid4(),
+        "name": "flight",
+        "cause_id": 1,
+        "incident_id": 1,
+        "queue": "q",
+    }
     return reverse(str(pattern.name), kwargs={name: parts[name] for name in pattern.pattern.converters})
 
 

@@ -418,6 +418,37 @@ def test_a_failed_child_that_is_retried_after_its_parent_moved_on_completes_alon
     check_books(job)
 
 
+@pytest.mark.parametrize("underway", [False, True])
+def test_what_a_child_did_alone_is_undone_with_its_parent(engine: Engine, underway: bool) -> None:
+    """Whether it has ended meanwhile, or is in the middle of it."""
+
+    class KinAloneUndone(Workflow):
+        c = step("shop.c", compensation="shop.undo_c", retry=Retry(attempts=1))
+        d = step("shop.d", after=[c], compensation="shop.undo_d", on_failure="hold")
+
+    class KinUndone(Workflow):
+        kid = child(KinAloneUndone, on_failure="hold")
+        b = step("shop.b", input={"kid": kid})
+
+    engine.says("shop.d", Permanent("no"))
+    job = start(KinUndone)
+    engine.drain()
+    kid = kid_of(job)
+    verbs.cancel(kid.pk, actor="operator:x", reason="later", undo=False)
+    engine.drain()
+    assert (state_of(kid), named(job, "kid").state) == ("Failed", "Failed")
+    engine.says("shop.d", {})
+    verbs.retry_job(kid.pk, actor="operator:x", reason="mended")
+    if not underway:
+        engine.drain()
+        assert state_of(kid) == "Completed"
+    verbs.cancel(job.pk, actor="operator:x", reason="enough", undo=True)
+    engine.drain()
+    assert (state_of(job), state_of(kid)) == ("Compensated", "Compensated")
+    assert engine.asked().count("shop.undo_c") == 1
+    check_books(job)
+
+
 def test_a_step_tried_again_whose_child_was_undone_starts_another_one(engine: Engine) -> None:
     class KinParent(Workflow):
         kid = child(KinInner, input={"who": "x"}, on_failure="hold")

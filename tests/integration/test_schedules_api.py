@@ -7,7 +7,7 @@ import pytest
 
 from tests.api import Program, newcomer
 from tests.integration.engine import Engine
-from tests.integration.recurring import EACH_MINUTE, MINUTE, MORNING, Diary
+from tests.integration.recurring import EACH_MINUTE, MINUTE, MORNING, Diary, outcomes
 from workflows.models import Job, Schedule, Tick
 
 HOURLY: dict[str, Any] = {"workflow": "Chore", "input": {"n": 1}, "cron": "0 * * * *", "timezone": "Europe/Berlin"}
@@ -61,10 +61,21 @@ def test_an_interval_and_a_moment_can_be_asked_for(operator: Program) -> None:
     assert (moment["at"], moment["next_due"]) == (["2027-03-05T08:00:00Z"], "2027-03-05T08:00:00Z")
 
 
+def test_a_calendar_can_be_asked_for_and_given_up_again(operator: Program) -> None:
+    schedule = made(operator, cron=None, calendar={"day": 13, "weekday": "FRI"})
+    assert schedule["calendar"] == [{"day": "13", "weekday": "FRI"}]
+    assert schedule["next_due"] == "2027-08-12T22:00:00Z"
+    path = f"schedules/{schedule['id']}"
+    edited = operator.ask("PATCH", path, {"cron": "0 8 * * *"}, {"If-Match": "*"}).json()
+    assert (edited["calendar"], edited["cron"]) == ([], ["0 8 * * *"])
+
+
 @pytest.mark.parametrize(
     ("changes", "pointer"),
     [
         ({"cron": "0 0 30 2 *"}, "/cron"),
+        ({"cron": None, "calendar": [{"day": 30, "month": 2}]}, "/calendar"),
+        ({"cron": None, "calendar": {"day": [1]}}, "/calendar/0/day/str"),
         ({"cron": "0 0 31 4,6,9,11 *"}, "/cron"),
         ({"cron": "61 * * * *"}, "/cron"),
         ({"cron": "* * * *"}, "/cron"),
@@ -194,17 +205,119 @@ def test_a_preview_crosses_the_change_of_the_clocks_in_both_zones(diary: Diary) 
     assert pointers(newcomer("jobs:read").post("schedules/preview", {"cron": "0 0 30 2 *"})) == ["/cron"]
 
 
+def test_a_preview_tells_the_viewers_own_time_and_what_happens_when_clocks_change_next(diary: Diary) -> None:
+    body = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "from": "2027-06-01T00:00:00Z", "count": 1}
+    reader = newcomer("jobs:read")
+    answer = reader.post("schedules/preview", {**body, "viewer_timezone": "Asia/Kathmandu"}).json()
+    assert answer["viewer_times"] == ["2027-06-01T06:15:00+05:45"]
+    change = answer["clock_change"]
+    assert (change["at"], change["offset_before"], change["offset_after"]) == (
+        "2027-10-31T01:00:00Z",
+        "+02:00",
+        "+01:00",
+    )
+    assert change["local_times"] == [
+        *("2027-10-29T02:30:00+02:00", "2027-10-30T02:30:00+02:00", "2027-10-31T02:30:00+02:00"),
+        *("2027-11-01T02:30:00+01:00", "2027-11-02T02:30:00+01:00", "2027-11-03T02:30:00+01:00"),
+    ]
+    without = reader.post("schedules/preview", {**body, "timezone": "Asia/Tokyo"}).json()
+    assert (without["clock_change"], without["viewer_times"]) == (None, None)
+    assert pointers(reader.post("schedules/preview", {**body, "viewer_timezone": "Mars"})) == ["/viewer_timezone"]
+
+
+@pytest.mark.parametrize(
+    ("reprocess", "max_active", "pointer"), [("all", None, "/reprocess"), ("none", 0, "/max_active")]
+)
+def test_a_backfill_that_cannot_be_is_refused_where_it_is_wrong(
+    operator: Program, reprocess: str, max_active: int | None, pointer: str
+) -> None:
+    body = {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z", "dry_run": True}
+    path = f"schedules/{made(operator)['id']}/backfills"
+    options = {"reprocess": reprocess, "max_active": max_active, "overlap": "allow"}
+    assert pointers(operator.post(path, {**body, **options})) == [pointer]
+
+
+def test_a_backfill_in_reverse_is_listed_so_and_runs_so_many_at_once(operator: Program) -> None:
+    path = f"schedules/{made(operator)['id']}/backfills"
+    body = {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z", "overlap": "allow"}
+    run = operator.post(path, {**body, "reverse": True, "max_active": 2}).json()
+    assert [time[11:16] for time in run["times"]] == ["08:00", "07:00", "06:00"]
+    assert [tick["outcome"] for tick in run["ticks"]] == ["started", "started", "waiting"]
+
+
 def test_writing_needs_an_operators_token_and_reading_shows_what_is_ones_own(operator: Program) -> None:
     schedule = made(operator)
     reader = newcomer("jobs:read")
     assert reader.post("schedules", HOURLY).status_code == 403
-    for method, path in [("PATCH", ""), ("DELETE", ""), ("POST", "/triggers"), ("POST", "/backfills")]:
+    for method, path in [
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/triggers"),
+        ("POST", "/backfills"),
+        ("DELETE", "/backfills"),
+    ]:
         answer = reader.ask(method, f"schedules/{schedule['id']}{path}", {}, {"If-Match": "*"})
         assert answer.status_code == 403
     assert reader.get(f"schedules/{schedule['id']}").status_code == 404
     assert reader.get("schedules").json()["results"] == []
     Schedule.objects.update(declaration={})
     assert len(reader.get("schedules").json()["results"]) == 1
+
+
+def test_a_backfill_can_be_withdrawn_while_the_rest_of_it_waits(operator: Program, diary: Diary) -> None:
+    path = f"schedules/{made(operator)['id']}/backfills"
+    operator.post(path, {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z"})
+    assert operator.ask("DELETE", path, None, {}).status_code == 204
+    diary.look()
+    found = Schedule.objects.get()
+    assert outcomes(found) == {"started": 1, "dropped withdrawn": 2}
+    assert found.changes.latest("pk").data == {"due_times": 2}
+    assert operator.ask("DELETE", path, None, {}).status_code == 204
+    again = operator.post(path, {"from": "2027-03-04T06:00:00Z", "to": "2027-03-04T09:00:00Z"}).json()
+    assert [time[11:16] for time in again["times"]] == ["07:00", "08:00"]
+
+
+def test_another_clients_schedule_and_its_jobs_do_not_exist__SAS_106__SAS_108(operator: Program, diary: Diary) -> None:
+    schedule = made(operator, cron=EACH_MINUTE)
+    Schedule.objects.filter(pk=schedule["id"]).update(client_id=(owner := newcomer("jobs:read")).user.pk)
+    diary.at(MORNING + MINUTE)
+    diary.look()
+    job = Job.objects.get()
+    other = newcomer("jobs:read", "jobs:write")
+    for path in (f"schedules/{schedule['id']}", f"schedules/{schedule['id']}/ticks", f"jobs/{job.pk}"):
+        assert (other.get(path).status_code, owner.get(path).status_code) == (404, 200)
+    for method, path in [
+        ("PATCH", ""),
+        ("DELETE", ""),
+        ("POST", "/triggers"),
+        ("POST", "/backfills"),
+        ("DELETE", "/backfills"),
+    ]:
+        answer = other.ask(method, f"schedules/{schedule['id']}{path}", {}, {"If-Match": "*"})
+        assert answer.status_code == 403
+    assert other.get("jobs").json()["results"] == other.get("schedules").json()["results"] == []
+    Schedule.objects.update(client_id=None)
+    Job.objects.update(client_id=None)
+    assert (owner.get(f"jobs/{job.pk}").status_code, operator.get(f"jobs/{job.pk}").status_code) == (404, 200)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_the_schedules_of_a_client_that_is_gone_stop_and_say_why__SAS_102(
+    operator: Program, diary: Diary, is_deleted: bool
+) -> None:
+    schedule, other = made(operator, cron=EACH_MINUTE), diary.make(EACH_MINUTE)
+    diary.at(MORNING + MINUTE)
+    diary.look()
+    if is_deleted:
+        operator.user.delete()
+    else:
+        operator.user.is_active = False
+        operator.user.save()
+    diary.look_each(MINUTE, MORNING + 3 * MINUTE)
+    found = Schedule.objects.get(pk=schedule["id"])
+    assert (found.paused_by, found.pause_note) == ("scheduler", "Its client is gone, or may not sign in any more.")
+    assert outcomes(found) == {"started": 1, "skipped paused": 2}
+    assert outcomes(other) == {"started": 3}
 
 
 def test_a_schedule_that_does_not_exist_is_not_found(operator: Program) -> None:

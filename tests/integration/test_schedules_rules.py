@@ -1,6 +1,7 @@
 """The rules of schedules: overlaps, edits, pauses, triggers, backfills, and what the code declares."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -288,6 +289,93 @@ def test_a_backfill_runs_what_was_never_started_one_after_another(diary: Diary) 
         schedule.pk, MORNING + MINUTE, MORNING + 4.5 * MINUTE, overlap="allow", dry_run=False, actor="ada"
     )
     assert again.ticks == []
+
+
+def ran(schedule: Schedule) -> list[tuple[int, int, str]]:
+    """Of each tick of a backfill, in the order of their turns: minute, which run of it, outcome."""
+    rows = Tick.objects.filter(schedule=schedule, kind="backfill").order_by("pk")
+    return [(row.due_at.minute, row.run, row.outcome) for row in rows]
+
+
+def backfill(schedule: Schedule, since: float, until: float, **options: Any) -> schedules.Backfill:
+    manner = {"overlap": "buffer_all", "dry_run": False, "actor": "ada", **options}
+    return schedules.backfill(schedule.pk, MORNING + since * MINUTE, MORNING + until * MINUTE, **manner)
+
+
+def test_a_backfill_in_reverse_begins_with_the_newest(diary: Diary) -> None:
+    schedule = diary.make("0 0 1 1 *", catch_up="none")
+    schedules.change(schedule.pk, {"cron": (EACH_MINUTE,), "start_at": MORNING - HOUR, "paused": True}, actor="ada")
+    backfill(schedule, -3, 0, reverse=True)
+    assert ran(schedule) == [(59, 1, "started"), (58, 1, "waiting"), (57, 1, "waiting")]
+    for _ in range(3):
+        diary.look()
+    assert started(schedule) == [MORNING - n * MINUTE for n in (1, 2, 3)]
+
+
+def test_a_backfill_runs_no_more_at_once_than_it_may(diary: Diary) -> None:
+    schedule = diary.make(EACH_MINUTE, paused=True)
+    backfill(schedule, -5, 0, overlap="allow", max_active=2)
+    assert [outcome for _, _, outcome in ran(schedule)] == ["started"] * 2 + ["waiting"] * 3
+    ticks.open_due()
+    assert outcomes(schedule) == {"started": 2, "waiting": 3}
+    diary.engine.drain()
+    ticks.open_due()
+    assert outcomes(schedule) == {"started": 4, "waiting": 1}
+
+
+@pytest.mark.parametrize(("reprocess", "again"), [("none", [3]), ("failed", [2, 3]), ("completed", [1, 2, 3])])
+def test_a_backfill_can_run_again_what_failed_or_all_that_ended(diary: Diary, reprocess: str, again: list[int]) -> None:
+    diary.engine.says("shop.a", "done", Permanent("No.", code="no"), "done")
+    schedule = diary.make(EACH_MINUTE, catch_up="none")
+    for minute in (1, 2):
+        open_at(diary, minute)
+        diary.engine.drain()
+    schedules.change(schedule.pk, {"paused": True}, actor="ada")
+    open_at(diary, 3)
+    done = backfill(schedule, 0.5, 3.5 - 0.5, reprocess=reprocess, dry_run=True)
+    assert [tick.due_at.minute for tick in done.ticks] == [minute for minute in again if minute < 3]
+    diary.at(MORNING + 4 * MINUTE)
+    backfill(schedule, 0.5, 3.5, reprocess=reprocess)
+    for _ in again:
+        diary.look()
+    assert ran(schedule) == [(minute, 1, "started") for minute in again]
+    if reprocess == "completed":
+        backfill(schedule, 0.5, 1.5, reprocess=reprocess)
+        assert ran(schedule)[-1] == (1, 2, "started")
+
+
+def test_what_is_at_work_is_never_run_again_by_a_backfill(diary: Diary) -> None:
+    schedule = diary.make(EACH_MINUTE)
+    open_at(diary, 1, 1.5)
+    done = backfill(schedule, 0.5, 1.5, reprocess="completed", overlap="allow")
+    assert (done.ticks, len(done.left_out)) == ([], 1)
+
+
+def test_a_backfill_does_not_keep_its_schedule_from_what_falls_due(diary: Diary) -> None:
+    schedule, beside = diary.make(EACH_MINUTE), diary.make(EACH_MINUTE)
+    backfill(schedule, -5, 0)
+    backfill(beside, -5, 0, overlap="allow", max_active=1)
+    open_at(diary, 1)
+    due = Tick.objects.filter(kind="due")
+    assert due.get(schedule=schedule).outcome == "waiting"
+    assert due.get(schedule=beside).outcome == "started"
+    diary.look()
+    diary.look()
+    assert due.get(schedule=schedule).outcome == "started"
+
+
+@pytest.mark.parametrize(
+    ("manner", "fault"),
+    [
+        ({"reprocess": "everything"}, "reprocess cannot be 'everything'"),
+        ({"max_active": 0, "overlap": "allow"}, "max_active must be"),
+        ({"max_active": 2}, "goes with overlap allow"),
+    ],
+)
+def test_a_backfill_that_contradicts_itself_is_refused(diary: Diary, manner: dict[str, Any], fault: str) -> None:
+    schedule = diary.make(EACH_MINUTE)
+    with pytest.raises(InvalidInput, match=fault):
+        backfill(schedule, -5, 0, **manner)
 
 
 def test_a_dry_run_of_a_backfill_tells_and_does_nothing(diary: Diary) -> None:

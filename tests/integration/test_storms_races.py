@@ -169,7 +169,10 @@ def test_what_is_parked_behind_a_breaker_that_closes_at_that_moment_is_let_go(en
     assert not Step.objects.filter(parked=True).exists()
 
 
-def test_two_that_open_at_once_open_one_incident(engine: Engine) -> None:
+def test_two_that_open_an_agents_first_breaker_at_once_open_it_once(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is no row yet that the second could wait for."""
     engine.says("shop.a", AWAY)
     jobs = [Errand.start() for _ in range(6)]
     engine.drain()
@@ -177,10 +180,16 @@ def test_two_that_open_at_once_open_one_incident(engine: Engine) -> None:
     Incident.objects.all().delete()
     Step.objects.filter(job__in=jobs[:2]).update(parked=False, held=False)
     first, second = (Step.objects.get(job=job) for job in jobs[:2])
+    caplog.clear()
     with transaction.atomic():
-        assert storms.parks(first)
+        opened = storms.parks(first)
         other = Beside(lambda: storms.parks(second)).until_blocked()
-    assert other.result()
+        engine.ahead(1)
+    found = other.result()
+    assert opened is not None
+    assert found is not None
+    assert (found.opened_at, found.trial_at) == (opened.opened_at, opened.trial_at)
+    assert caplog.text.count("the breaker of agent shop opens") == 1
     assert Incident.objects.count() == 1
 
 

@@ -35,7 +35,7 @@ def this_worker(engine: Engine) -> Iterator[None]:
 def draining_soon() -> Iterator[None]:
     """What a test begins to drain is undone."""
     yield
-    draining._shared[0] = 0
+    draining._since[0] = 0.0
 
 
 def _wait_for_the_next_word() -> None:
@@ -194,7 +194,7 @@ def test_a_step_claimed_just_before_the_word_to_drain_goes_back_uncharged(engine
     assert engine.asked() == []
     assert Attempt.objects.get().outcome == "released"
     assert ["agents", given_back.pk] in [arguments for _, _, arguments in engine.rings]
-    draining._shared[0] = 0
+    draining._since[0] = 0.0
     engine.drain()
     assert state_of(job) == "Completed"
 

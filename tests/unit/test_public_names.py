@@ -11,7 +11,7 @@ import workflows
 
 def test_the_public_names_are_these() -> None:
     assert workflows.__all__ == [
-        *("At", "Cron", "Every", "Limit", "Retry", "SagError", "Workflow"),
+        *("At", "Calendar", "Cron", "Every", "Limit", "Retry", "SagError", "Workflow"),
         *("child", "given", "item", "signal", "step", "timer"),
     ]
     assert set(workflows.__all__) <= set(dir(workflows))

@@ -1,6 +1,6 @@
 """What the API is asked about schedules with, and what it answers."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Literal, Self
 from zoneinfo import ZoneInfo
@@ -10,12 +10,13 @@ from pydantic import BeforeValidator, Field
 from workflows.api.bodies import Body, Moment, Reason, Verb
 from workflows.api.documents import JOBS, Document, Page
 from workflows.models import Schedule, Tick
-from workflows.schedules import Backfill
+from workflows.schedules import Backfill, Reprocess
 from workflows.timing.policy import POLICY_FIELDS, WINDOW, CatchUp, Overlap
 from workflows.timing.timetable import Timetable, as_tuple
 
 SCHEDULES = "/api/v1/schedules"
 _MOST_SHOWN = 100
+_AROUND_A_CHANGE = 3
 
 
 def _several(value: object) -> object:
@@ -25,16 +26,25 @@ def _several(value: object) -> object:
 
 _Texts = Annotated[list[str] | None, BeforeValidator(_several, json_schema_input_type=str | list[str] | None)]
 _Moments = Annotated[list[Moment] | None, BeforeValidator(_several, json_schema_input_type=str | list[str] | None)]
+_Entry = dict[str, str | int]
+_Entries = Annotated[
+    list[_Entry] | None, BeforeValidator(_several, json_schema_input_type=_Entry | list[_Entry] | None)
+]
 
 
 class Times(Body):
-    """When something falls due: exactly one of `cron`, `every` and `at`."""
+    """When something falls due: exactly one of `cron`, `every`, `at` and `calendar`."""
 
     cron: _Texts = Field(
         default=None, description="An expression of five fields or a nickname like @daily; or several."
     )
     every: int | None = Field(default=None, description="Seconds from one due time to the next.")
     at: _Moments = Field(default=None, description="One moment, or several (RFC 3339 with their offsets).")
+    calendar: _Entries = Field(
+        default=None,
+        description="Of year, month, day, weekday, hour and minute what is to hold, all of it; or several of these.",
+        examples=[{"day": 13, "weekday": "FRI", "hour": 9}],
+    )
     timezone: str = Field(default="UTC", max_length=100, description="In which the expressions and days are read.")
     exclude: list[str] = Field(
         default=[], description="Days on which nothing falls due: 2027-12-25, or 12-25 each year."
@@ -45,7 +55,10 @@ class Times(Body):
     def of_timetable(self) -> dict[str, Any]:
         """What was given of these, as a timetable takes it."""
         given = {name: getattr(self, name) for name in Times.model_fields if name in self.model_fields_set}
-        return {name: as_tuple(value) if name in ("cron", "at", "exclude") else value for name, value in given.items()}
+        return {
+            name: as_tuple(value) if name in ("cron", "at", "calendar", "exclude") else value
+            for name, value in given.items()
+        }
 
 
 class ScheduleFields(Times):
@@ -75,7 +88,7 @@ class ScheduleStart(ScheduleFields):
 
 
 class ScheduleEdit(ScheduleFields):
-    """What is to change. One of `cron`, `every` and `at` takes the place of whichever there was."""
+    """What is to change. One of `cron`, `every`, `at` and `calendar` takes the place of whichever there was."""
 
     def changes(self) -> dict[str, Any]:
         """What was given, as `schedules.change` takes it."""
@@ -90,15 +103,27 @@ class PreviewBody(Times):
         default=None, alias="from", description="Times after this moment; left out, after now."
     )
     count: int = Field(default=5, ge=1, le=_MOST_SHOWN)
+    viewer_timezone: str | None = Field(
+        default=None, max_length=100, description="Whoever looks: the times are told in this zone too."
+    )
 
 
 class BackfillBody(Verb):
-    """Which part of the past to run; oldest first."""
+    """Which part of the past to run; oldest first, unless in reverse."""
 
     since: Moment = Field(alias="from")
     until: Moment = Field(alias="to", description="Due times before it.")
     dry_run: bool = False
     overlap: Overlap = Field(default="buffer_all", description="One after another, unless it says otherwise.")
+    reverse: bool = Field(default=False, description="The newest first.")
+    reprocess: Reprocess = Field(
+        default="none",
+        description="Which due times that were started before run again: none; failed, those whose job ended badly; "
+        "completed, all whose job has ended.",
+    )
+    max_active: int | None = Field(
+        default=None, ge=1, description="With overlap allow: at most so many of these jobs run at once."
+    )
 
 
 class ScheduleLinks(Document):
@@ -117,6 +142,7 @@ class ScheduleDocument(Document):
     cron: list[str]
     every: int | None
     at: list[datetime]
+    calendar: list[dict[str, str]]
     timezone: str
     exclude: list[str]
     start_at: datetime | None
@@ -150,6 +176,7 @@ class ScheduleDocument(Document):
             cron=list(times.cron),
             every=times.every,
             at=[moment.astimezone(UTC) for moment in times.at],
+            calendar=[entry.to_json() for entry in times.calendar],
             timezone=times.timezone,
             exclude=list(times.exclude),
             start_at=times.start_at,
@@ -203,28 +230,61 @@ class TickDocument(Document):
         )
 
 
+class ClockChange(Document):
+    """Clocks in the zone change: the last due times before it and the first after it."""
+
+    at: datetime
+    offset_before: str
+    offset_after: str
+    times: list[datetime]
+    local_times: list[datetime]
+
+
 class TimesDocument(Document):
-    """The next due times in UTC and in their own zone, and what they are in words."""
+    """The next due times in UTC, in their own zone and in the viewer's, what they are in words, and what happens to them
+    when clocks change next."""
 
     times: list[datetime]
     local_times: list[datetime]
     timezone: str
+    viewer_times: list[datetime] | None = Field(description="Null, unless viewer_timezone was given.")
     in_words: str
+    clock_change: ClockChange | None = Field(description="Null where clocks do not change within a year.")
 
     @classmethod
-    def of(cls, timetable: Timetable, since: datetime, count: int) -> Self:
+    def of(cls, timetable: Timetable, since: datetime, count: int, viewer: ZoneInfo | None = None) -> Self:
         times = list(islice(timetable.after(since), count))
         zone = ZoneInfo(timetable.timezone)
         return cls(
             times=times,
             local_times=[moment.astimezone(zone) for moment in times],
             timezone=timetable.timezone,
+            viewer_times=[moment.astimezone(viewer) for moment in times] if viewer else None,
             in_words=timetable.in_words(),
+            clock_change=_clock_change(timetable, since, zone),
         )
 
 
+def _clock_change(timetable: Timetable, since: datetime, zone: ZoneInfo) -> ClockChange | None:
+    found = timetable.around_next_change(since, _AROUND_A_CHANGE)
+    if found is None:
+        return None
+    change, times = found
+    return ClockChange(
+        at=change,
+        offset_before=_offset(change - timedelta(seconds=1), zone),
+        offset_after=_offset(change, zone),
+        times=times,
+        local_times=[moment.astimezone(zone) for moment in times],
+    )
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> str:
+    return moment.astimezone(zone).isoformat()[19:]
+
+
 class BackfillDocument(Document):
-    """`times`: the due times that are run, or on a dry run would be; `left_out`: those that had been started already."""
+    """`times`: the due times that are run, or on a dry run would be; `left_out`: what the others had been started as."""
 
     dry_run: bool
     times: list[datetime]

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("sag_workflows", "0007_event_partitions"),
+        ("sag_workflows", "0009_worker_drain"),
     ]
 
     operations = [

@@ -12,8 +12,8 @@ class TickQuerySet(models.QuerySet["Tick"]):
         return self.filter(open=True, outcome=Tick.Outcome.STARTED)
 
     def waiting(self) -> "TickQuerySet":
-        """Which have their turn when the jobs before them have ended? Backfills last. (tick_open)"""
-        return self.filter(open=True, outcome=Tick.Outcome.WAITING).order_by("-kind", "due_at", "id")
+        """Which have their turn when the jobs before them have ended? Backfills last, each in its own order. (tick_open)"""
+        return self.filter(open=True, outcome=Tick.Outcome.WAITING).order_by("-kind", "id")
 
     def of_ended_jobs(self) -> "TickQuerySet":
         """Of the running ones, those whose job has ended since, or is no longer stored."""
@@ -28,7 +28,8 @@ class TickQuerySet(models.QuerySet["Tick"]):
 class Tick(models.Model):
     """What became of one due time of a schedule: exactly one row each. Triggers and backfills have rows of their own.
 
-    `due_at` is the nominal time, without jitter. `open`: its job runs, or it waits for its turn; both end.
+    `due_at` is the nominal time, without jitter. `open`: its job runs, or it waits for its turn; both end. `run` counts
+    the backfills that have run the same due time again.
     """
 
     class Kind(models.TextChoices):
@@ -47,9 +48,12 @@ class Tick(models.Model):
     )
     due_at = models.DateTimeField()
     kind = models.CharField(max_length=8, choices=Kind.choices, db_default=Kind.DUE)
+    run = models.IntegerField(db_default=1, default=1)
     made_up = models.BooleanField(default=False)
     # The rule under which it was let in or not, which for a backfill is its own.
     overlap = models.CharField(max_length=12, blank=True, default="")
+    # Of a backfill: how many of its jobs may run beside each other; null: as many as there are.
+    max_active = models.IntegerField(null=True)
     outcome = models.CharField(max_length=8, choices=Outcome.choices)
     reason = models.CharField(max_length=40, blank=True, default="")
     detail = models.TextField(blank=True, default="")
@@ -64,7 +68,7 @@ class Tick(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["schedule", "due_at", "kind"], name="tick_once_per_due_time"),
+            models.UniqueConstraint(fields=["schedule", "due_at", "kind", "run"], name="tick_once_per_due_time"),
             models.CheckConstraint(
                 condition=Q(outcome="started", job__isnull=False)
                 | Q(outcome="waiting", job__isnull=True, open=True)
@@ -76,6 +80,11 @@ class Tick(models.Model):
             models.Index(fields=["schedule", "-due_at", "-id"], name="tick_newest"),
             models.Index(fields=["schedule", "id"], condition=Q(open=True), name="tick_open"),
         ]
+
+    @property
+    def is_in_nobodys_way(self) -> bool:
+        """Of a backfill that may run beside whatever else runs."""
+        return self.kind == Tick.Kind.BACKFILL and self.overlap == "allow"
 
     def __str__(self) -> str:
         return f"{self.due_at.isoformat()} {self.outcome}"

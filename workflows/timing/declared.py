@@ -1,5 +1,6 @@
-"""What a workflow's `schedule = …` is written with: Cron, Every and At."""
+"""What a workflow's `schedule = …` is written with: Cron, Calendar, Every and At."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ _OPTIONS = ("timezone", "exclude", "start_at", "end_at", *POLICY_FIELDS)
 
 
 class Recurring:
-    """When jobs of a workflow are started, and by which rules. Made by Cron, Every and At."""
+    """When jobs of a workflow are started, and by which rules. Made by Cron, Calendar, Every and At."""
 
     timetable: Timetable
     policy: Policy
@@ -64,3 +65,10 @@ class At(Recurring):
 
     def __init__(self, *moments: datetime, **options: Any) -> None:
         self._take({"at": moments}, options)
+
+
+class Calendar(Recurring):
+    """`Calendar({"day": 13, "weekday": "FRI", "hour": 9})`: where all that is said holds; of several, each."""
+
+    def __init__(self, *entries: Mapping[str, str | int], **options: Any) -> None:
+        self._take({"calendar": entries}, options)

@@ -36,6 +36,12 @@ def first_moment(local: datetime, zone: ZoneInfo) -> datetime:
     return _change_between(zone, local.replace(tzinfo=zone, fold=1).astimezone(UTC), moment)
 
 
+def next_change(zone: ZoneInfo, moment: datetime) -> datetime | None:
+    """When clocks in the zone change next, or None where they do not within a year and a bit."""
+    change = _next_change(zone, moment)
+    return change if _offset(zone, change) != _offset(zone, moment) else None
+
+
 def _once_each(expression: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
     last = moment
     for local in CronSim(expression, moment.astimezone(zone).replace(tzinfo=None, fold=0)):

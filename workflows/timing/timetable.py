@@ -15,7 +15,8 @@ from workflows.exceptions import InvalidInput
 from workflows.plans.json_values import printable
 from workflows.plans.nearest import did_you_mean
 from workflows.timing import local
-from workflows.timing.zones import ZONES
+from workflows.timing.calendars import CalendarEntry, fault_in_entry
+from workflows.timing.zones import fault_in_zone
 
 NICKNAMES = {
     "@hourly": "0 * * * *",
@@ -29,20 +30,23 @@ NICKNAMES = {
 # "17-17/4" is 17, as in other crons; cronsim takes it for "17/4", which is 17 and every fourth after it.
 _STEPS_THROUGH_ONE = re.compile(r"(?<![\w#-])(\w+)-\1/\d+")
 _LONGEST_EXPRESSION = 200
-_MOST = {"cron": 20, "at": 500, "exclude": 400}
+KINDS = ("cron", "every", "at", "calendar")
+_MOST = {"cron": 20, "at": 500, "calendar": 20, "exclude": 400}
 _LONGEST_INTERVAL = 366 * 86_400
 _YEARS = range(1970, 2200)
 _SOME_DAY = datetime(2024, 1, 1)  # where it never comes in the fifty years after a day, it never comes
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT = timedelta(microseconds=1)
 _DAYS_LEFT_OUT_IN_A_ROW = 1500
+_LOOK_BACK = timedelta(days=35)
 _A_DAY_OF_EACH_YEAR = re.compile(r"\d\d-\d\d")
 _PARTS = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timetable:
-    """Cron expressions in a zone, or an interval, or moments; within `start_at` and `end_at`, but on no day of `exclude`.
+    """Cron expressions or entries of a calendar in a zone, or an interval, or moments; within `start_at` and `end_at`, but
+    on no day of `exclude`.
 
     An interval is counted from `start_at`, and without one from midnight UTC, so that an edit does not move it. Excluded
     days are dates of the zone: "2027-12-25", or "12-25" for each year's.
@@ -51,6 +55,7 @@ class Timetable:
     cron: tuple[str, ...] = ()
     every: int | None = None
     at: tuple[datetime, ...] = ()
+    calendar: tuple[CalendarEntry, ...] = ()
     timezone: str = "UTC"
     exclude: tuple[str, ...] = ()
     start_at: datetime | None = None
@@ -64,6 +69,7 @@ class Timetable:
                 errors=[{"pointer": f"/{field}", "message": printable(fault)} for field, fault in faults],
             )
         object.__setattr__(self, "cron", tuple(_plain(expression) for expression in self.cron))
+        object.__setattr__(self, "calendar", tuple(CalendarEntry.read(entry) for entry in self.calendar))
 
     # --- when ---
 
@@ -105,10 +111,19 @@ class Timetable:
                 return found[-count:]
             span *= 2
 
+    def around_next_change(self, moment: datetime, count: int) -> tuple[datetime, list[datetime]] | None:
+        """When clocks in the zone change next, and the last and the first `count` due times before and after it."""
+        change = local.next_change(ZoneInfo(self.timezone), moment)
+        if change is None:
+            return None
+        before = self.last_before(change, max(moment, change - _LOOK_BACK), count)
+        return change, [*before, *islice(self.after(change - _MOMENT), count)]
+
     def _times(self, moment: datetime) -> Iterator[datetime]:
         last = None
         zone = ZoneInfo(self.timezone)
         streams = [local.due_after(expression, zone, moment) for expression in self.cron]
+        streams += [entry.due_after(zone, moment) for entry in self.calendar]
         for due in heapq.merge(*streams, self._intervals(moment), iter(sorted(at for at in self.at if at > moment))):
             if due != last:
                 yield due
@@ -138,22 +153,25 @@ class Timetable:
     # --- what is wrong ---
 
     def _faults(self) -> Iterator[tuple[str, str]]:
-        given = [name for name in ("cron", "every", "at") if getattr(self, name) not in ((), None)]
+        given = [name for name in KINDS if getattr(self, name) not in ((), None)]
         if len(given) != 1:
-            yield given[1] if given else "cron", "must be there alone: a timetable has one of cron, every and at."
+            yield given[1] if given else "cron", f"must be there alone: a timetable has one of {', '.join(KINDS)}."
         for name, most in _MOST.items():
             if len(getattr(self, name)) > most:
                 yield name, f"has more than {most} entries."
         for expression in self.cron[: _MOST["cron"]]:
             if fault := fault_in_cron(expression):
                 yield "cron", fault
+        for entry in self.calendar[: _MOST["calendar"]]:
+            if fault := fault_in_entry(entry):
+                yield "calendar", fault
         if self.every is not None and not 1 <= self.every <= _LONGEST_INTERVAL:
             yield (
                 "every",
                 f"must be a whole number of seconds from 1 to {_LONGEST_INTERVAL} (a year), not {self.every}.",
             )
-        if self.timezone not in ZONES:
-            yield "timezone", f"{self.timezone!r} is no time zone.{_nearest_zone(self.timezone)}"
+        if fault := fault_in_zone(self.timezone):
+            yield "timezone", fault
         for text in self.exclude[: _MOST["exclude"]]:
             if not _is_day(text):
                 yield "exclude", f"{text!r} is no day; write 2027-12-25, or 12-25 for each year's."
@@ -177,6 +195,8 @@ class Timetable:
         if self.cron:
             sayings = [CronSim(expression, _SOME_DAY).explain() for expression in self.cron]
             words = f"{'; '.join(sayings)} ({self.timezone})"
+        elif self.calendar:
+            words = f"{'; '.join(entry.in_words() for entry in self.calendar)} ({self.timezone})"
         elif self.every is not None:
             words = f"Every {_span(self.every)}"
         else:
@@ -195,6 +215,7 @@ class Timetable:
             "cron": list(self.cron),
             "every": self.every,
             "at": [moment.isoformat() for moment in self.at],
+            "calendar": [entry.to_json() for entry in self.calendar],
             "timezone": self.timezone,
             "exclude": list(self.exclude),
             "start_at": self.start_at and self.start_at.isoformat(),
@@ -208,6 +229,7 @@ class Timetable:
             cron=tuple(document["cron"]),
             every=document["every"],
             at=tuple(datetime.fromisoformat(moment) for moment in document["at"]),
+            calendar=tuple(CalendarEntry.read(entry) for entry in document.get("calendar", ())),
             timezone=document["timezone"],
             exclude=tuple(document["exclude"]),
             start_at=_moment(document["start_at"]),
@@ -234,9 +256,17 @@ def fault_in_cron(expression: str) -> str | None:
         never = next(CronSim(expression, _SOME_DAY), None) is None
     except (CronSimError, AssertionError) as error:
         fault = str(error).removeprefix("Bad ").replace("day-of-", "day of ") or "one of its fields"
-        reason = ": its months have no such day" if fault == "day of month" else ""
-        return f"{expression!r} is wrong in {fault}{reason}."
+        is_a_day = fault == "day of month" and _is_a_day_of_some_month(expression.split()[2])
+        return f"{expression!r} is wrong in {fault}{': its months have no such day' if is_a_day else ''}."
     return f"{expression!r} never comes: no day is like that." if never else None
+
+
+def _is_a_day_of_some_month(day: str) -> bool:
+    try:
+        CronSim(f"0 0 {day} * *", _SOME_DAY)
+    except (CronSimError, AssertionError):
+        return False
+    return True
 
 
 def _plain(expression: str) -> str:
@@ -252,10 +282,6 @@ def _is_day(text: str) -> bool:
     except ValueError:
         return False
     return len(text) in (5, 10)
-
-
-def _nearest_zone(name: str) -> str:
-    return did_you_mean(name, ZONES) if len(name) < 100 else ""
 
 
 def _span(seconds: int) -> str:

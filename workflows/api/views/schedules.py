@@ -1,6 +1,7 @@
 """Schedules: make, find, change, remove; what became of their due times; run now, run the past."""
 
 import uuid
+from zoneinfo import ZoneInfo
 
 from django.db.models import Q
 from drf_spectacular.utils import extend_schema
@@ -30,12 +31,13 @@ from workflows.api.schedules import (
     address,
 )
 from workflows.api.views.base import OPERATE, READ, ApiView
-from workflows.exceptions import NotFound
+from workflows.exceptions import InvalidInput, NotFound
 from workflows.models import Schedule, Tick
 from workflows.models.schedule import ScheduleQuerySet
 from workflows.plans import registry
 from workflows.timing.policy import Policy
 from workflows.timing.timetable import Timetable
+from workflows.timing.zones import fault_in_zone
 
 _NEWEST_SCHEDULES: Order[Schedule] = by_time("created_at", newest_first=True)
 _NEWEST_TICKS: Order[Tick] = by_time("due_at", newest_first=True)
@@ -163,10 +165,15 @@ class SchedulePreview(ApiView):
 
     @extend_schema(operation_id="preview_schedule", request=PreviewBody, responses={200: TimesDocument})
     def post(self, request: Request) -> Response:
-        """When it would fall due, in UTC and in its zone. Makes nothing."""
+        """When it would fall due, also when clocks change next; in UTC, in its zone and in the viewer's. Makes nothing."""
         body = body_of(request, PreviewBody)
-        timetable = Timetable(**body.of_timetable())
-        return Response(TimesDocument.of(timetable, body.since or clock.now(), body.count).on_the_wire())
+        timetable, viewer = Timetable(**body.of_timetable()), body.viewer_timezone
+        if viewer and (fault := fault_in_zone(viewer)):
+            raise InvalidInput(fault, errors=[{"pointer": "/viewer_timezone", "message": fault}])
+        document = TimesDocument.of(
+            timetable, body.since or clock.now(), body.count, ZoneInfo(viewer) if viewer else None
+        )
+        return Response(document.on_the_wire())
 
 
 class ScheduleTriggers(ApiView):
@@ -186,7 +193,7 @@ class ScheduleTriggers(ApiView):
 
 
 class ScheduleBackfills(ApiView):
-    scopes = {"POST": OPERATE}
+    scopes = {"POST": OPERATE, "DELETE": OPERATE}
 
     @extend_schema(
         operation_id="backfill_schedule",
@@ -196,7 +203,7 @@ class ScheduleBackfills(ApiView):
     )
     @idempotent()
     def post(self, request: Request, schedule_id: uuid.UUID) -> Response:
-        """Run the due times of the past that were never started; a dry run (200) only tells which those are."""
+        """Run due times of the past, by themselves those that were never started; a dry run (200) only tells which."""
         _visible(request, schedule_id)
         body = body_of(request, BackfillBody)
         done = schedules.backfill(
@@ -207,6 +214,16 @@ class ScheduleBackfills(ApiView):
             dry_run=body.dry_run,
             actor=actor(request),
             reason=body.reason,
+            reverse=body.reverse,
+            reprocess=body.reprocess,
+            max_active=body.max_active,
         )
         document = BackfillDocument.of(done, dry_run=body.dry_run)
         return Response(document.on_the_wire(), status=200 if body.dry_run else 202)
+
+    @extend_schema(operation_id="withdraw_backfills", responses={204: None})
+    def delete(self, request: Request, schedule_id: uuid.UUID) -> Response:
+        """Of backfills nothing more is started; what they have started goes on."""
+        _visible(request, schedule_id)
+        schedules.withdraw_backfills(schedule_id, actor=actor(request))
+        return Response(status=204)
