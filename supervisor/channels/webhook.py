@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
@@ -45,7 +46,8 @@ class Webhook:
             "webhook-signature": " ".join(Signature(secret).sign(message.id, stamp, body) for secret in self.secrets),
         }
         try:
-            status = asyncio.run(self._post(body.encode(), headers))
+            with ThreadPoolExecutor(1) as aside:  # the caller's thread may have a loop of its own, which is running
+                status = aside.submit(asyncio.run, self._post(body.encode(), headers)).result()
         except TimeoutError:
             raise NotTold(f"It did not answer within {WITHIN:g} s.") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:

@@ -14,9 +14,9 @@ LOG_TAIL = 6000  # characters of the system's output shown with a failed test
 SYSTEM = pytest.StashKey[RunningSystem]()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared_system() -> Iterator[RunningSystem]:
-    """One system for all tests of this process."""
+    """One system for all of these tests in this process; it does not outlive them, to take no time from those behind."""
     system = build()
     try:
         system.start()

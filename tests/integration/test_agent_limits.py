@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, transaction
 
-from agents import Agent, Call, Defer, Snooze, worker
-from agents.draining import _shared
+from agents import Agent, Call, Defer, Snooze, draining, worker
 from agents.tasks import row_of
 from supervisor import sweep as supervision
 from tests.integration.engine import Beside, Engine, check_books, locked, named, state_of
@@ -251,11 +250,11 @@ def test_a_job_that_is_locked_is_passed_over_in_a_look_round(limited: Engine) ->
 def test_a_draining_worker_takes_nothing_under_a_limit(limited: Engine) -> None:
     job = Narrow.start()
     limited.rings.clear()
-    _shared[0] = 1
+    draining._since[0] = 1.0
     try:
         worker._look_round("agents")
     finally:
-        _shared[0] = 0
+        draining._since[0] = 0.0
     assert named(job, "a").state == "NotStarted"
 
 
