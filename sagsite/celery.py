@@ -13,6 +13,7 @@ from celery import Celery
 from celery.app.amqp import AMQP
 from celery.exceptions import SecurityWarning
 from celery.signals import worker_init, worker_process_init
+from kombu.connection import ConnectionPool, PooledConnection
 from kombu.transport import redis
 
 from sagsite import watch  # noqa: F401  (it connects itself to the worker's signals)
@@ -41,16 +42,31 @@ class ThriftyTransport(redis.Transport):
     Channel = ThriftyChannel
 
 
-class SteadyConnection(kombu.Connection):
+class Thrifty:
+    """A connection whose transport is ours; that of nobody else in this process changes."""
+
+    def get_transport_cls(self) -> type[Any]:
+        found: type[Any] = super().get_transport_cls()  # type: ignore[misc]
+        return ThriftyTransport if found is redis.Transport else found
+
+
+class ThriftyPooledConnection(Thrifty, PooledConnection):
+    """One of the pool, which is what doorbells are rung over."""
+
+
+class ThriftyPool(ConnectionPool):
+    def new(self) -> Any:
+        return ThriftyPooledConnection(self, **dict(self.connection._info(resolve=False)))
+
+
+class SteadyConnection(Thrifty, kombu.Connection):
     """Asks for a lost broker every second; the default waits longer each time, up to half a minute after its return."""
 
     def _ensure_connection(self, *args: Any, **options: Any) -> "SteadyConnection":
         return super()._ensure_connection(*args, **{"interval_start": 1, "interval_step": 0} | options)
 
-    def get_transport_cls(self) -> type[Any]:
-        """Ours alone, and nobody else's in this process."""
-        found: type[Any] = super().get_transport_cls()
-        return ThriftyTransport if found is redis.Transport else found
+    def Pool(self, limit: int | None = None, **options: Any) -> ThriftyPool:
+        return ThriftyPool(self, limit, **options)
 
 
 class SteadyAMQP(AMQP):
