@@ -9,7 +9,7 @@ ARGS ?=
 INSTALL = index=$${PIP_INDEX_URL:-$$($(BIN) -m pip config get global.index-url 2>/dev/null || true)}; \
 	install() { \
 		$(BIN) -m uv pip install --quiet --python $(BIN) --compile-bytecode $${index:+--default-index "$$index"} "$$@" \
-		|| $(BIN) -m pip install --quiet --disable-pip-version-check "$$@"; \
+		|| { echo "uv could not install it, for the reason above; pip does."; false; } || $(BIN) -m pip install --quiet --disable-pip-version-check "$$@"; \
 	}; install
 
 .PHONY: run test demo bench lint lock clean

@@ -28,7 +28,7 @@ class Preview:
 
     `steps`: {step, operation, key, reference, in_doubt}, in the order in which they begin; of `total` calls the first, and
     so are those `in_doubt`, while the digest is of all. `not_undone`: {step, why}. `running`: steps whose calls are under
-    way; what they turn out to have done is undone as well.
+    way; what they turn out to have done is undone as well. `refused`: why the job cannot be undone now, whatever it did.
     """
 
     digest: str
@@ -38,6 +38,7 @@ class Preview:
     in_doubt: list[str]
     running: list[str]
     pivot: str | None
+    refused: str | None
     down_to: str | None
 
 
@@ -67,6 +68,7 @@ def _preview(job: Job, scene: compensation.Scene, down_to: str | None) -> Previe
         in_doubt=[address for part in parts for address in part.in_doubt][:MOST_CALLS] + left_in_doubt,
         running=[step.name for step in forward if step.state == StepState.RUNNING],
         pivot=compensation.pivot_passed(scene.plan, scene.steps, names),
+        refused=_why_refused(job),
         down_to=down_to,
     )
 
@@ -252,15 +254,18 @@ def _leaves_nothing(planned: PlanStep) -> bool:
 
 
 def _check_may_be_undone(job: Job) -> None:
+    if (why := _why_refused(job)) is not None:
+        raise WrongState(why, state=job.state, allowed=job_verbs(job))
+
+
+def _why_refused(job: Job) -> str | None:
+    """Why a job in this state cannot be undone now."""
     within = Plan.from_json(job.plan).compensate_within
-    allowed = job_verbs(job)
     ordinary = job.state == JobState.RUNNING and job.stopping_at is None
     if ordinary or may_be_undone_late(job):
-        return
+        return None
     if job.state == JobState.COMPLETED and within is not None:
-        raise WrongState(
-            f"The job completed more than {within} ago, too long to be undone.", state=job.state, allowed=allowed
-        )
+        return f"The job completed more than {within} ago, too long to be undone."
     if job.state == JobState.COMPLETED:
-        raise WrongState(f"{job.workflow} cannot be undone once it is Completed.", state=job.state, allowed=allowed)
-    raise WrongState(f"The job is {job.state}; it cannot be undone now.", state=job.state, allowed=allowed)
+        return f"{job.workflow} cannot be undone once it is Completed: it names no compensate_within."
+    return f"The job is {job.state}; it cannot be undone now."

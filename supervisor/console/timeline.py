@@ -160,7 +160,8 @@ def summary(job: Job, steps: Sequence[Step], known: Circumstances) -> str:
     if job.state == JobState.RUNNING:
         return f"{'Paused, ' if job.paused_at else ''}{progress['done']} of {progress['total']} steps done"
     if job.state == JobState.COMPLETED:
-        return "Every step is done"
+        left = any(step.state == StepState.FAILED for step in steps if step.role == Role.FORWARD)
+        return "Done, without what was allowed to fail" if left else "Every step is done"
     if job.state == JobState.COMPENSATING:
         part = ", a part" if job.partial else ""
         return f"{'Paused while undoing' if job.paused_at else 'Undoing'}{part}, {progress['message']}"

@@ -213,7 +213,7 @@ def test_the_undo_is_shown_before_it_is_done(client: Client) -> None:
     assert "undeclared: the plan names no compensation for it" in page
     assert digest_of(page)
     completed = client.get(f"/jobs/{job.pk}/undo").content.decode()
-    assert "cannot be undone now" in completed
+    assert "cannot be undone once it is Completed: it names no compensate_within." in completed
     assert not digest_of(completed)
 
 

@@ -88,6 +88,20 @@ def shown(job: Job, **options: Any) -> list[str]:
 # --- what is shown -----------------------------------------------------------------------------------------------------
 
 
+def test_that_a_job_cannot_be_undone_any_more_is_said_before_it_is_asked_for(engine: Engine) -> None:
+    class TreeKept(Workflow):
+        a = step("shop.a", compensation="shop.undo_a")
+
+    job = TreeKept.start()
+    assert undo.preview(job.pk).refused is None
+    engine.drain()
+    preview = undo.preview(job.pk)
+    with pytest.raises(WrongState) as refusal:
+        undo.compensate(job.pk, digest=preview.digest, actor="operator:x", reason="no longer wanted")
+    assert preview.refused == refusal.value.message
+    assert "compensate_within" in preview.refused
+
+
 def test_the_calls_are_shown_with_the_keys_and_references_of_what_they_undo(engine: Engine) -> None:
     engine.says("shop.a", {"reference": "A1"})
     job = TreeShown.start()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agents import registry
 from agents.call import AgentError, InDoubt, Permanent, Transient
 from sagsite.errors import StartRefused
 from sagsite.settings import BASE_DIR, VARIABLES
@@ -164,3 +165,10 @@ def test_each_test_that_the_page_on_the_pattern_names_is_there() -> None:
     for file, test in named:
         source = (BASE_DIR / "tests" / file).read_text()
         assert f"def {test}(" in source if test else source, f"{file}::{test}"
+
+
+def test_the_tutorials_agents_have_names_that_the_shipped_ones_leave_free() -> None:
+    """Else whoever follows it has a system that does not start."""
+    named = set(re.findall(r'Agent\("(\w+)"', (DOCS / "tutorial.md").read_text()))
+    assert named
+    assert not named & {agent.name for agent in registry.all_agents()}

@@ -339,6 +339,7 @@ class PreviewDocument(Document):
     in_doubt: list[str] = Field(description=f"The first {MOST_CALLS} at most.")
     running: list[str] = Field(description="Still at work; what they turn out to have done is undone as well.")
     pivot: str | None = Field(description="The point of no return, once it is passed: then the POST is refused.")
+    refused: str | None = Field(description="Why the job cannot be undone now; then the POST is refused as well.")
 
     @classmethod
     def of(cls, preview: Preview) -> Self:
@@ -351,6 +352,7 @@ class PreviewDocument(Document):
             in_doubt=preview.in_doubt[:MOST_CALLS],
             running=preview.running,
             pivot=preview.pivot,
+            refused=preview.refused,
         )
 
 
