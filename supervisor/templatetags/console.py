@@ -99,6 +99,21 @@ def short(job: Job) -> str:
     return job.key or f"…{str(job.pk)[-12:]}"
 
 
+_BELONGS_TO = {"incidents": "agents"}
+
+
+@register.simple_tag(takes_context=True)
+def current(context: template.Context, page: str) -> SafeString | str:
+    """Marks the link to this page when it is shown, or when what is shown lies below it."""
+    shown = context["request"].resolver_match
+    if shown is None:
+        return ""
+    if shown.url_name == page:
+        return format_html(' aria-current="{}"', "page")
+    folder = shown.route.partition("/")[0]
+    return format_html(' aria-current="{}"', "true") if _BELONGS_TO.get(folder, folder) == page else ""
+
+
 # --- times ---------------------------------------------------------------------------------------------------------
 
 
