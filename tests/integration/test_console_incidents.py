@@ -74,7 +74,7 @@ def test_one_that_is_over_says_how_long_it_lasted_and_offers_nothing(engine: Eng
     Incident.objects.update(closed_at=now())
     page = text(operator)
     assert "was away" in page
-    assert "Give all up" not in page
+    assert "Stop all" not in page
     assert "The outage is over" in text(operator, "incident-group")
 
 
