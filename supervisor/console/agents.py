@@ -74,7 +74,7 @@ def agent_trial(request: HttpRequest, name: str) -> HttpResponse:
 @operator
 def agent_resumption(request: HttpRequest, name: str) -> HttpResponse:
     """The person says that the service answers again."""
-    said = f"What waited for {name} is let go, {conf.release_rate} steps a second. If it is still away, it is parked again."
+    said = f"What waited for {name} is released, {conf.release_rate} steps a second. If it is still away, it is parked again."
     return _act(request, name, lambda: storms.resume(name, actor=actor(request)), said)
 
 

@@ -10,6 +10,7 @@ from django.contrib import messages
 from django.db.models import Exists, OuterRef, Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import redirect, render
+from django.urls import reverse
 
 from supervisor import health, needs
 from supervisor.advice import recommended
@@ -218,7 +219,7 @@ def incident_acknowledgement(request: HttpRequest, incident_id: int) -> HttpResp
         needs.acknowledge(incident, actor=actor(request))
         return f"You have the outage of {incident.agent} in hand: it is not told again."
 
-    return _answered(request, acknowledge, "agents")
+    return _answered(request, acknowledge, reverse("incident", args=[incident_id]))
 
 
 def _need(cause_id: int) -> Need:

@@ -1,6 +1,7 @@
 """How the console writes states, times and payloads. Whatever comes from outside is escaped here or by the template."""
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -93,10 +94,29 @@ def cut(text: str) -> str:
     return f"{text[:LONGEST_TEXT]}\n… and {len(text) - LONGEST_TEXT:,} more characters; the API has all of it."
 
 
+# Of an id that has something behind it, as in the keys of children and of schedules, all but the end.
+_ID_WITHIN = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-(?=[0-9a-f]{12}:)")
+
+
 @register.filter
 def short(job: Job) -> str:
-    """What people call a job: its key, or the end of its id."""
-    return job.key or f"…{str(job.pk)[-12:]}"
+    """What people call a job: its key, or the end of its id. An id within the key is told by its end, too."""
+    return _ID_WITHIN.sub("…", job.key) if job.key else f"…{str(job.pk)[-12:]}"
+
+
+_BELONGS_TO = {"incidents": "agents"}
+
+
+@register.simple_tag(takes_context=True)
+def current(context: template.Context, page: str) -> SafeString | str:
+    """Marks the link to this page when it is shown, or when what is shown lies below it."""
+    shown = context["request"].resolver_match
+    if shown is None:
+        return ""
+    if shown.url_name == page:
+        return format_html(' aria-current="{}"', "page")
+    folder = shown.route.partition("/")[0]
+    return format_html(' aria-current="{}"', "true") if _BELONGS_TO.get(folder, folder) == page else ""
 
 
 # --- times ---------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_the_button_lets_all_go_and_says_so(engine: Engine, operator: Client) ->
     outage_of_shop(engine)
     engine.says("shop.a", {"ok": True})
     answer = operator.post(reverse("agent-resumption", args=["shop"]), follow=True)
-    assert "is let go" in answer.content.decode()
+    assert "is released" in answer.content.decode()
     assert Incident.objects.get().acknowledged_by.startswith("operator:operator-")
     tend(engine)
     assert "<dt>Parked</dt><dd>0</dd>" in text(operator, "agents")

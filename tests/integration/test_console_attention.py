@@ -225,7 +225,12 @@ def test_an_outage_is_taken_in_hand(client: Client) -> None:
     )
     address = reverse("incident-acknowledgement", args=[incident.pk])
     assert address in client.get("/agents/").content.decode()
-    assert "in hand" in notice(client.post(address, follow=True).content.decode())
+    page = reverse("incident", args=[incident.pk])
+    assert address in client.get(page).content.decode()
+    answer = client.post(address, follow=True)
+    assert answer.redirect_chain == [(page, 302)]
+    assert "in hand" in notice(answer.content.decode())
+    assert address not in answer.content.decode()
     incident.refresh_from_db()
     assert incident.acknowledged_by == "operator:ada"
     assert address not in client.get("/agents/").content.decode()

@@ -1,5 +1,7 @@
 """The page of an outage: who waits because of it, and how all of them are given up."""
 
+import re
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -45,6 +47,22 @@ def test_an_outage_shows_its_evidence_and_who_waits(engine: Engine, reader: Clie
     assert reverse("incident", args=[Incident.objects.get().pk]) in reader.get(reverse("agents")).content.decode()
 
 
+def test_the_navigation_marks_the_page_that_is_shown_or_the_one_it_lies_below(engine: Engine, reader: Client) -> None:
+    job = outage_of_shop(engine)[0]
+    marked = re.compile(r'<a href="([^"]+)" aria-current="(\w+)"')
+    addresses = {
+        reverse("overview"): ("overview", "page"),
+        reverse("agents"): ("agents", "page"),
+        reverse("incident", args=[Incident.objects.get().pk]): ("agents", "true"),
+        reverse("job", args=[job.pk]): ("jobs", "true"),
+        reverse("undo", args=[job.pk]): ("jobs", "true"),
+        reverse("schedule-new"): ("schedules", "true"),
+    }
+    for address, (page, how) in addresses.items():
+        navigation = reader.get(address).content.decode().partition("</nav>")[0]
+        assert marked.findall(navigation) == [(reverse(page), how)], address
+
+
 def test_of_many_that_wait_the_first_are_shown_and_how_many_more(engine: Engine, reader: Client) -> None:
     outage_of_shop(engine, jobs=25)
     assert "… and 5 more." in text(reader)
@@ -56,7 +74,7 @@ def test_one_that_is_over_says_how_long_it_lasted_and_offers_nothing(engine: Eng
     Incident.objects.update(closed_at=now())
     page = text(operator)
     assert "was away" in page
-    assert "Give all up" not in page
+    assert "Stop all" not in page
     assert "The outage is over" in text(operator, "incident-group")
 
 

@@ -234,3 +234,13 @@ def test_ready_steps_that_nobody_takes_are_said(client: Client) -> None:
     assert "no worker takes them" not in read(client, "/")
     job.steps.filter(name="flight").update(run_after=timezone.now() - timedelta(minutes=2))
     assert "no worker takes them" in read(client, "/")
+
+
+def test_an_id_within_a_key_is_told_by_its_end_and_the_job_has_the_whole_key(client: Client) -> None:
+    plain = "0b0f3a1c-7d52-4a0e-9a3b-6f1f0a2b3c4d"
+    within = data.trip(f"schedule:{plain}:2027-03-04T08:00:00Z")
+    data.trip(plain)
+    page = client.get("/jobs/").content.decode()
+    assert "<bdi>schedule:…6f1f0a2b3c4d:2027-03-04T08:00:00Z</bdi>" in page
+    assert f"<bdi>{plain}</bdi>" in page
+    assert f"<code>{within.key}</code>" in client.get(f"/jobs/{within.pk}").content.decode()

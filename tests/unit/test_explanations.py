@@ -51,6 +51,7 @@ def a_step(name: str = "hotel", *, seq: int = 0, attempts: list[Attempt] | None 
         "state": "NotStarted",
         "waiting_for": 0,
         "held": False,
+        "parked": False,
         "run_after": NOW,
         "releases": [],
         "attempt": 0,
@@ -147,6 +148,10 @@ CHILD = Job(pk=UUID(int=7), workflow="TripBooking", state="Running")
         (a_fan(items_failed=1, items_made=5), "deploy: 3 of 10 items are done, 1 failed; 5 are written so far."),
         (a_step(gated=True, held=True), "hotel waits for the scheduler, which looks at it next."),
         (a_step(gated=True, held=True, run_after=SOON), "hotel starts at 12:01:30 UTC, as was asked for."),
+        (
+            a_step(parked=True, held=True, run_after=SOON, agent="hotels"),
+            "hotel is parked, because agent hotels is away; it goes on by itself once that answers.",
+        ),
         (a_step(queue_by=SOON), 'hotel waits for a worker of queue "agents", until 12:01:30 UTC at the latest.'),
         (a_step(**GIVEN_UP), "hotel failed (The desk is closed) and waits for a person."),
         (

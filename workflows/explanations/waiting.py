@@ -39,6 +39,8 @@ def step_waiting_because(
         return _due_later(step, now, known)
     if step.gated:
         return f"{step.address} waits for the scheduler, which looks at it next."
+    if step.parked:
+        return f"{step.address} is parked, because agent {step.agent} is away; it goes on by itself once that answers."
     if step.held:
         return f"{step.address} is held back; the supervisor will let it go."
     return _at_limit(step, known) or _for_worker(step, now)
