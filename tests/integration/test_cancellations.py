@@ -1,6 +1,8 @@
 """All that waits because of an outage is given up on one word: each job by its own verb, each once, whoever dies meanwhile."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -253,6 +255,50 @@ def test_a_job_that_fails_again_and_again_is_left_to_a_person_and_stops_no_other
     assert (progress().refused, progress().left) == (1, 0)
     assert progress().refusals[0].why == "ValueError: odd"
     assert state_of(jobs[0]) == "Running"
+
+
+@contextmanager
+def poisoned(job_id: uuid.UUID) -> Iterator[None]:
+    """The database takes no more of this job's history."""
+    with connection.cursor() as cursor:
+        check = f"CHECK (job_id <> '{job_id}') NOT VALID"
+        cursor.execute(f"ALTER TABLE sag_workflows_event ADD CONSTRAINT this_job_is_poison {check}")
+        try:
+            yield
+        finally:
+            cursor.execute("ALTER TABLE sag_workflows_event DROP CONSTRAINT this_job_is_poison")
+
+
+def test_a_job_that_the_database_refuses_to_change_stops_no_other(engine: Engine) -> None:
+    jobs = outage_of_shop(engine)
+    ask()
+    with poisoned(jobs[0].pk):
+        assert cancellations.work_off() == 5
+        for _ in range(4):
+            cancellations.work_off()
+    assert (progress().cancelled, progress().refused, progress().left) == (5, 1, 0)
+    assert "this_job_is_poison" in progress().refusals[0].why
+
+
+def test_where_the_database_goes_away_that_is_no_fault_of_the_job(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = outage_of_shop(engine)
+    ask()
+    cancel = verbs.cancel
+
+    def breaks(job_id: uuid.UUID, **options: Any) -> Job:
+        if job_id == jobs[0].pk:
+            connection.connection.close()
+        return cancel(job_id, **options)
+
+    monkeypatch.setattr(verbs, "cancel", breaks)
+    for _ in range(6):
+        cancellations.work_off()
+    assert set(GroupMember.objects.values_list("failures", flat=True)) == {0}
+    assert (progress().cancelled, progress().left) == (5, 1)
+    monkeypatch.undo()
+    assert cancellations.work_off() == 1
 
 
 def test_the_supervisor_works_it_off_aside_and_only_where_there_is_something(engine: Engine) -> None:
