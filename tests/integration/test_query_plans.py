@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
 from supervisor import doctor, metrics, needs, sweep
-from workflows import errands, findings, history, standing, statements
+from workflows import errands, findings, history, standing, statements, transitions
 from workflows.catalog.trip import TripBooking
 from workflows.models import Agent, Attempt, Event, Job, Step
 
@@ -293,6 +293,18 @@ def test_whose_time_may_be_over_is_not_looked_for_among_all_others(
     }
     assert {"sag_workflows_step_pkey", "sag_workflows_job_pkey"} & {index for _, index in read}
     assert passed_by not in {index for _, index in read}
+
+
+def test_a_worker_that_says_what_was_said_before_reads_those_steps_only_that_are_ready() -> None:
+    agent = Agent(name="noop", queue="agents", operations=["noop.step"])
+    with transaction.atomic():
+        transitions.announce(agent)
+        with CaptureQueriesContext(connection) as asked:
+            transitions.announce(agent)
+        read = [explain(query["sql"]) for query in asked if query["sql"].startswith('UPDATE "sag_workflows_step"')]
+        transaction.set_rollback(True)
+    assert len(read) == 2
+    assert [scanned(found) for found in read] == [set(), set()]
 
 
 def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> None:
