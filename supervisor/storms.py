@@ -8,6 +8,7 @@ others follow, so many a second, and the incident closes by itself.
 import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import Error, connection, transaction
 from django.db.models import Min
@@ -108,13 +109,9 @@ def _open(step: Step, found: Outage, moment: datetime) -> Breaker:
         Incident.objects.create(
             agent=step.agent, cause=found.cause, message=step.error_message, evidence=evidence, opened_at=moment
         )
-    logger.warning(
-        "the breaker of agent %s opens: %s of %s calls failed (%s)",
-        step.agent,
-        found.failures,
-        found.calls,
-        found.cause,
-    )
+    said = "the breaker of agent %s opens: %s of %s calls failed (%s)"
+    opened = partial(logger.warning, said, step.agent, found.failures, found.calls, found.cause)
+    transaction.on_commit(opened)  # a supervisor that only observes opens it, and takes that back
     return Breaker.objects.get(agent=step.agent)
 
 
