@@ -237,16 +237,3 @@ def test_a_web_server_killed_while_it_accepts_bookings_leaves_no_key_without_its
         all_completed(trips)
         query = "SELECT count(*) AS jobs, count(DISTINCT key) AS keys FROM sag_workflows_job WHERE id = ANY(%s::uuid[])"
         assert system.sql(query, trips.ids) == [{"jobs": 28, "keys": 28}]
-
-
-def test_a_call_that_outlives_supervisor_and_beat_is_not_made_again(system: RunningSystem) -> None:
-    """SAS-032: who comes back finds the attempt at work, and lets it end."""
-    system.fault("hotels", latency_ms=12_000, times=1, operations=["reserve"])
-    with Trips(system) as trips:
-        trip = trips.book()
-        wait_until(lambda: trips.attempts("step.name = 'hotel'"), 60, what="the hotel is asked")
-        for role in ("supervisor", "beat"):
-            system.wait_for_restart(role, system.kill(role))
-        all_completed(trips)
-        nothing_was_taken_for_lost(trips)
-        assert len(trips.calls(trip, "hotels", "reserve")) == 1

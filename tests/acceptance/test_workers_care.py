@@ -159,6 +159,7 @@ def test_a_worker_that_no_longer_consumes_ends_itself_and_work_goes_on(system: R
         assert {attempt["outcome"] for attempt in trips.attempts()} == {"completed"}
 
 
+@pytest.mark.slow
 def test_a_deaf_worker_beside_one_that_works_ends_itself_too(system: RunningSystem) -> None:
     """SAS-005: no doorbell waits, since the other hears them all; what it misses is being asked after."""
     with beside(system, "agents"):

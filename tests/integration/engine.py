@@ -204,6 +204,11 @@ class Beside(Generic[T]):
             cursor.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0", [self._pid.result(10)])
             return bool(cursor.fetchone()[0])
 
+    def cut(self) -> None:
+        """End its session, as the death of its process does."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_terminate_backend(%s)", [self._pid.result(10)])
+
     def result(self) -> T:
         return self._outcome.result(15)
 

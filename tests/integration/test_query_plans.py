@@ -324,6 +324,7 @@ def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> N
     ],
 )
 def test_who_looks_how_it_stands_reads_no_large_table_from_end_to_end(look: Callable[[], object]) -> None:
+    """SAS-090: to look costs what lives, not what has ended. `make bench ARGS=--sweep` shows it with millions."""
     Agent.objects.get_or_create(name="noop", queue="agents", operations=["noop.step"])
     with CaptureQueriesContext(connection) as asked:
         look()

@@ -1,16 +1,17 @@
 """What has ended long ago is forgotten, in batches; what lives, or needs a person, never is."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from agents import Permanent
 from supervisor import retention, sweep
 from supervisor.models import Sweep
-from tests.integration.engine import Beside, Engine, locked, named
-from workflows import Workflow, step
+from tests.integration.engine import Beside, Engine, locked, named, start
+from workflows import Workflow, step, verbs
 from workflows.clock import now
 from workflows.models import Attempt, IdempotencyRecord, Job, Step
 
@@ -74,6 +75,36 @@ def test_a_job_that_is_taken_up_while_it_is_forgotten_is_kept(engine: Engine) ->
     with locked(job):
         assert Beside(retention.prune).result() == 0
     assert Job.objects.exists()
+
+
+def test_forgetting_that_is_killed_half_way_leaves_each_job_whole_or_gone(
+    engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SAS-091: and what is young, lives, failed or needs a person is not touched by the run that ends the work."""
+    settings.SAG = settings.SAG | {"keep_history": 7 * DAY, "keep_failures": 365 * DAY}
+    monkeypatch.setattr(retention, "BATCH", 2)
+    needs_person = undone(engine, Permanent("it cannot be cancelled"))
+    engine.says("shop.b", {})
+    failed = start(Kept31)
+    verbs.cancel(failed.pk, undo=False, actor="operator:x", reason="enough")
+    engine.drain()
+    assert Job.objects.get(pk=failed.pk).state == "Failed"
+    old = [done(engine) for _ in range(6)]
+    kept = [needs_person, failed, start(Kept31, start_at=now() + timedelta(days=400))]
+    engine.ahead(30 * DAY)
+    kept.append(done(engine))
+    with transaction.atomic():
+        list(Step.objects.filter(job=old[3]).select_for_update())
+        forgetting = Beside(retention.prune).until_blocked()
+        forgetting.cut()
+    with pytest.raises(OperationalError):
+        forgetting.result()
+    left = set(Job.objects.values_list("pk", flat=True))
+    assert {job.pk for job in kept} < left
+    assert 0 < len(left & {job.pk for job in old}) < len(old)
+    assert set(Step.objects.values_list("job_id", flat=True)) == left
+    retention.prune()
+    assert set(Job.objects.values_list("pk", flat=True)) == {job.pk for job in kept}
 
 
 def test_the_number_of_statements_depends_on_batches_and_not_on_jobs(
