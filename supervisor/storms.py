@@ -15,6 +15,7 @@ from django.db.models import Min
 
 from supervisor.budget import OK, RETRY, Counts, Outage, outage, retry_is_within_budget
 from supervisor.models import Incident
+from supervisor.record import pass_over
 from workflows import findings, transitions
 from workflows.clock import now
 from workflows.conf import conf
@@ -242,7 +243,10 @@ def _end_long_waits(agent: str) -> None:
     before = now() - timedelta(seconds=conf.park_timeout)
     waiting = Step.objects.parked(agent).of_moving_jobs().filter(parked_since__lt=before)
     for step_id in waiting.values_list("pk", flat=True)[:100]:
-        findings.refuse_parked(step_id)
+        try:
+            findings.refuse_parked(step_id)
+        except Exception as error:  # one poison row must not keep the breaker from being tended
+            pass_over(f"step {step_id}", error)
 
 
 # --- what an operator sees and asks for ------------------------------------------------------------------------------

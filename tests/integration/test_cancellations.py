@@ -1,8 +1,6 @@
 """All that waits because of an outage is given up on one word: each job by its own verb, each once, whoever dies meanwhile."""
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +10,7 @@ from django.db import connection
 from supervisor import cancellations, storms, tasks
 from supervisor.models import GroupCancellation, GroupMember, Incident
 from tests.integration.engine import Beside, Engine, check_books, locked, named, state_of
-from tests.integration.outages import Delivery, outage_of_shop
+from tests.integration.outages import Delivery, outage_of_shop, poisoned
 from workflows import Workflow, step, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound, WrongState
@@ -255,18 +253,6 @@ def test_a_job_that_fails_again_and_again_is_left_to_a_person_and_stops_no_other
     assert (progress().refused, progress().left) == (1, 0)
     assert progress().refusals[0].why == "ValueError: odd"
     assert state_of(jobs[0]) == "Running"
-
-
-@contextmanager
-def poisoned(job_id: uuid.UUID) -> Iterator[None]:
-    """The database takes no more of this job's history."""
-    with connection.cursor() as cursor:
-        check = f"CHECK (job_id <> '{job_id}') NOT VALID"
-        cursor.execute(f"ALTER TABLE sag_workflows_event ADD CONSTRAINT this_job_is_poison {check}")
-        try:
-            yield
-        finally:
-            cursor.execute("ALTER TABLE sag_workflows_event DROP CONSTRAINT this_job_is_poison")
 
 
 def test_a_job_that_the_database_refuses_to_change_stops_no_other(engine: Engine) -> None:
