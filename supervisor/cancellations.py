@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db import Error, connection, transaction
+from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
 from django.db.models import Count, Q
 
 from supervisor.models import GroupCancellation, GroupMember, Incident
@@ -29,6 +29,8 @@ _PAGE = 200
 _KEEP = timedelta(days=90)
 _FAILURES_ALLOWED = 5
 _TOLD_REFUSALS = 20
+# It is away, in the middle of a failover (read only), or had no time for us.
+_OF_THE_DATABASE = (OperationalError, InterfaceError, InternalError)
 
 Outcome = GroupMember.Outcome
 
@@ -125,8 +127,9 @@ def work_off() -> int:
     for member_id in _to_do():
         try:
             done += bool(_cancel(member_id))
-        except Error:  # the database's, and none of this job
-            raise
+        except _OF_THE_DATABASE:  # the database's, and none of this job
+            logger.exception("a job of a group could not be cancelled this time")
+            connection.close_if_unusable_or_obsolete()
         except Exception as error:  # one poison row must not stop the others
             logger.exception("a job of a group could not be cancelled")
             _note_failure(member_id, error)

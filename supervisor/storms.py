@@ -8,12 +8,14 @@ others follow, so many a second, and the incident closes by itself.
 import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import Error, connection, transaction
 from django.db.models import Min
 
 from supervisor.budget import OK, RETRY, Counts, Outage, outage, retry_is_within_budget
 from supervisor.models import Incident
+from supervisor.record import pass_over
 from workflows import findings, transitions
 from workflows.clock import now
 from workflows.conf import conf
@@ -108,13 +110,9 @@ def _open(step: Step, found: Outage, moment: datetime) -> Breaker:
         Incident.objects.create(
             agent=step.agent, cause=found.cause, message=step.error_message, evidence=evidence, opened_at=moment
         )
-    logger.warning(
-        "the breaker of agent %s opens: %s of %s calls failed (%s)",
-        step.agent,
-        found.failures,
-        found.calls,
-        found.cause,
-    )
+    said = "the breaker of agent %s opens: %s of %s calls failed (%s)"
+    opened = partial(logger.warning, said, step.agent, found.failures, found.calls, found.cause)
+    transaction.on_commit(opened)  # a supervisor that only observes opens it, and takes that back
     return Breaker.objects.get(agent=step.agent)
 
 
@@ -245,7 +243,10 @@ def _end_long_waits(agent: str) -> None:
     before = now() - timedelta(seconds=conf.park_timeout)
     waiting = Step.objects.parked(agent).of_moving_jobs().filter(parked_since__lt=before)
     for step_id in waiting.values_list("pk", flat=True)[:100]:
-        findings.refuse_parked(step_id)
+        try:
+            findings.refuse_parked(step_id)
+        except Exception as error:  # one poison row must not keep the breaker from being tended
+            pass_over(f"step {step_id}", error)
 
 
 # --- what an operator sees and asks for ------------------------------------------------------------------------------

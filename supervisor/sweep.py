@@ -22,7 +22,7 @@ from supervisor.models import Sweep
 from supervisor.record import Decision, Record, pass_over
 from supervisor.remedies import Choice, Facts, choose
 from workflows import broker, compensation, errands, findings, scheduler, transitions
-from workflows.clock import now
+from workflows.clock import SagNow, now
 from workflows.conf import conf
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan, PlanStep
@@ -73,8 +73,8 @@ def sweep(memory: Memory = _memory, is_ours: Callable[[], bool] = _for_ever) -> 
     Where the supervisor only observes, the row says what would have been done. The time of jobs begins all the same.
     """
     begun, observes = now(), conf.observe_only
-    row = Sweep(by=leadership.me(), started_at=begun, grace_until=_grace(begun), observed=observes)
     _forget_old_sweeps(begun)
+    row = Sweep(by=leadership.me(), started_at=begun, grace_until=_grace(begun), observed=observes)
     until = time.monotonic() + _TIME_A_HALF
     this = _Round(record=Record(row), memory=memory, is_ours=is_ours, until=until, observes=observes)
     if row.grace_until is None or row.grace_until <= begun:
@@ -122,6 +122,8 @@ def _grace(begun: datetime) -> datetime | None:
 
 
 def _forget_old_sweeps(begun: datetime) -> None:
+    """And those that ended in what is still to come: the clock was set back since. What they say holds no more."""
+    Sweep.objects.filter(finished_at__gt=SagNow() + timedelta(seconds=conf.lease)).delete()
     old = Sweep.objects.filter(finished_at__lt=begun - _KEEP_SWEEPS).order_by("finished_at").values("pk")[:PAGE]
     Sweep.objects.filter(pk__in=list(old.values_list("pk", flat=True))).delete()
 

@@ -18,7 +18,7 @@ from workflows.transitions import Failure, in_transaction
 
 def wake(step_id: int) -> bool | None:
     """See to a step that runs without a lease and is due. None when its job is locked."""
-    step = Step.objects.due().filter(pk=step_id).select_related("job", "undoes").first()
+    step = findings.due(step_id)
     if step is None:
         return False
     if step.kind != StepKind.CHILD:

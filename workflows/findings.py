@@ -1,7 +1,8 @@
 """What the supervisor finds, and what follows: a step that will not succeed, a time that is over, a job that is stranded.
 
 Each is one short transaction (or takes part in the caller's) that looks again under the job's lock. Where somebody else
-holds that lock nothing is done; the next sweep finds it again.
+holds that lock nothing is done; the next sweep finds it again. What is looked at again is found by its id, without its time in
+the condition: else each of thousands would be looked for among all whose time is over.
 """
 
 import uuid
@@ -9,9 +10,10 @@ import uuid
 from django.db.models import Q
 
 from workflows import children, compensation, endings, fanouts, scenes, scheduler, transitions
+from workflows.clock import now
 from workflows.models import Job, Step
 from workflows.plans.plan import Plan
-from workflows.states import ErrorKind, Reason, Remedy, Role, SettledBy, StepKind, StepState
+from workflows.states import ErrorKind, JobState, Reason, Remedy, Role, SettledBy, StepKind, StepState
 from workflows.transitions import Failure, in_transaction
 
 # --- a step that will not succeed ------------------------------------------------------------------------------------
@@ -57,7 +59,9 @@ def pass_deadline(job_id: uuid.UUID) -> bool | None:
     job = transitions.lock(job_id, unless_locked=True)
     if job is None:
         return None
-    if not Job.objects.filter(pk=job_id).past_deadline().exists():
+    if job.state != JobState.RUNNING or job.stopping_at is not None or job.time_limit is None:
+        return False
+    if job.deadline is None or job.deadline > now():
         return False
     if job.paused_at is not None:
         transitions.resume(job, actor="supervisor", reason="Its deadline lifts the pause.")
@@ -69,13 +73,21 @@ def pass_deadline(job_id: uuid.UUID) -> bool | None:
     return True
 
 
+def due(step_id: int) -> Step | None:
+    """The step, if it waits without a lease for something whose time has come."""
+    step = Step.objects.filter(pk=step_id).first()
+    if step is None or step.state != StepState.RUNNING or step.complete_by is not None or step.deadline is None:
+        return None
+    return step if step.deadline <= now() else None
+
+
 @in_transaction
 def wait_is_over(step_id: int) -> bool | None:
     """What a step without a lease waited for is here (a time), or did not come in time (a signal, a callback)."""
     job = _lock_job_of(step_id)
     if job is None:
         return None
-    step = Step.objects.due().filter(pk=step_id).first()
+    step = due(step_id)
     if step is None or (job.paused_at is not None and step.kind == StepKind.TIMER):
         return False
     if step.kind == StepKind.TIMER:
@@ -119,8 +131,8 @@ def refuse_queued(step_id: int) -> bool | None:
     job = _lock_job_of(step_id)
     if job is None:
         return None
-    step = Step.objects.queued_too_long().ready().filter(pk=step_id).first()
-    if step is None:
+    step = Step.objects.ready().filter(pk=step_id).first()
+    if step is None or step.queue_by is None or step.queue_by > now():
         return False
     if step.rings == 0:
         transitions.note_rings([step])  # nobody was rung for it yet: this is when it is first seen

@@ -18,7 +18,7 @@ from workflows.clock import now
 from workflows.exceptions import NotFound
 from workflows.models import Agent, Attempt, Job, Step
 from workflows.plans.plan import Plan
-from workflows.states import ErrorKind, Outcome, Role, SettledBy, StepState
+from workflows.states import ENDED_STEP_STATES, ErrorKind, Outcome, Role, SettledBy, StepState
 from workflows.transitions import Claimed, Failure, Settled, in_transaction
 
 # --- a claim that has to be counted, and one whose answer was lost ---------------------------------------------------
@@ -222,17 +222,30 @@ def release(
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
         return False
-    total = Plan.from_json(job.plan).steps[step.place].total_timeout
-    if step.role == Role.FORWARD and total and step.started_at and step.started_at + total <= now() + delay:
-        said = f"It asked to be called again ({reason}), but its time as a whole ({total}) is over then."
-        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code="step_timeout", message=said, in_doubt=in_doubt)
-        transitions.fail(job, step, over, sent=None, actor="agent")
+    too_late = _why_not_later(job, step, delay, reason)
+    if too_late is not None:
+        code, said = too_late
+        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=in_doubt)
+        transitions.fail(job, step, over, sent=_parsed(sent), actor="agent")
         scheduler.after_failure(job, step)
         return True
     transitions.release(job, step, delay=delay, reason=reason, in_doubt=in_doubt, sent=_parsed(sent))
     scheduler.offer_place(step)
     scheduler.move_on(job)
     return True
+
+
+def _why_not_later(job: Job, step: Step, delay: timedelta, reason: str) -> tuple[str, str] | None:
+    """(code, message) of a step that cannot be called again then."""
+    if step.role != Role.FORWARD:
+        return None
+    total = Plan.from_json(job.plan).steps[step.place].total_timeout
+    if total and step.started_at and step.started_at + total <= now() + delay:
+        said = f"It asked to be called again ({reason}), but its time as a whole ({total}) is over then."
+        return "step_timeout", said
+    if step.parent is not None and step.parent.state in ENDED_STEP_STATES:
+        return "fan_out_ended", f"It was given back ({reason}) after its fan-out had ended."
+    return None
 
 
 @in_transaction

@@ -1101,13 +1101,21 @@ def _unpark(steps: Sequence[int], *, admitted: bool) -> None:
 # --- agents ---------------------------------------------------------------------------------------------------------
 
 
+@in_transaction
 def announce(agent: Agent) -> None:
-    """A worker says what it can do. Steps that wait for this agent in another queue follow it."""
+    """A worker says what it can do. Steps that wait for this agent in another queue follow it.
+
+    All steps are read only where it says so for the first time or something else than before; else those alone that are
+    ready: they may have been opened just as it changed.
+    """
+    before = Agent.objects.select_for_update(no_key=True).filter(pk=agent.name).first()
     agent.announced_at = SagNow()
     # `rate_next` stays: other workers count on it.
     told = [field.name for field in Agent._meta.concrete_fields if field.name not in ("name", "rate_next")]
     Agent.objects.bulk_create([agent], update_conflicts=True, unique_fields=["name"], update_fields=told)
     waiting = Step.objects.filter(agent=agent.name, state=StepState.NOT_STARTED)
+    if before is not None and (before.queue, before.has_limit) == (agent.queue, agent.has_limit):
+        waiting = waiting.filter(waiting_for=0, held=False)
     waiting.exclude(queue=agent.queue).update(queue=agent.queue)
     waiting.filter(limit_key="").exclude(limited=agent.has_limit).update(limited=agent.has_limit)
 

@@ -1,6 +1,11 @@
-"""A service that is away, for the faces that tell of it."""
+"""A service that is away, for the faces that tell of it; and a job that cannot be changed."""
 
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+
+from django.db import connection
 
 from agents import Transient
 from supervisor import storms
@@ -31,3 +36,15 @@ def tend(engine: Engine) -> None:
     """What the supervisor does every second, and what the workers make of it."""
     storms.tend()
     engine.pass_time(0.0)
+
+
+@contextmanager
+def poisoned(job_id: uuid.UUID) -> Iterator[None]:
+    """The database takes no more of this job's history."""
+    with connection.cursor() as cursor:
+        check = f"CHECK (job_id <> '{job_id}') NOT VALID"
+        cursor.execute(f"ALTER TABLE sag_workflows_event ADD CONSTRAINT this_job_is_poison {check}")
+        try:
+            yield
+        finally:
+            cursor.execute("ALTER TABLE sag_workflows_event DROP CONSTRAINT this_job_is_poison")

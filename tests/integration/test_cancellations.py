@@ -10,7 +10,7 @@ from django.db import connection
 from supervisor import cancellations, storms, tasks
 from supervisor.models import GroupCancellation, GroupMember, Incident
 from tests.integration.engine import Beside, Engine, check_books, locked, named, state_of
-from tests.integration.outages import Delivery, outage_of_shop
+from tests.integration.outages import Delivery, outage_of_shop, poisoned
 from workflows import Workflow, step, verbs
 from workflows.clock import now
 from workflows.exceptions import InvalidInput, NotFound, WrongState
@@ -253,6 +253,38 @@ def test_a_job_that_fails_again_and_again_is_left_to_a_person_and_stops_no_other
     assert (progress().refused, progress().left) == (1, 0)
     assert progress().refusals[0].why == "ValueError: odd"
     assert state_of(jobs[0]) == "Running"
+
+
+def test_a_job_that_the_database_refuses_to_change_stops_no_other(engine: Engine) -> None:
+    jobs = outage_of_shop(engine)
+    ask()
+    with poisoned(jobs[0].pk):
+        assert cancellations.work_off() == 5
+        for _ in range(4):
+            cancellations.work_off()
+    assert (progress().cancelled, progress().refused, progress().left) == (5, 1, 0)
+    assert "this_job_is_poison" in progress().refusals[0].why
+
+
+def test_where_the_database_goes_away_that_is_no_fault_of_the_job(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = outage_of_shop(engine)
+    ask()
+    cancel = verbs.cancel
+
+    def breaks(job_id: uuid.UUID, **options: Any) -> Job:
+        if job_id == jobs[0].pk:
+            connection.connection.close()
+        return cancel(job_id, **options)
+
+    monkeypatch.setattr(verbs, "cancel", breaks)
+    for _ in range(6):
+        cancellations.work_off()
+    assert set(GroupMember.objects.values_list("failures", flat=True)) == {0}
+    assert (progress().cancelled, progress().left) == (5, 1)
+    monkeypatch.undo()
+    assert cancellations.work_off() == 1
 
 
 def test_the_supervisor_works_it_off_aside_and_only_where_there_is_something(engine: Engine) -> None:

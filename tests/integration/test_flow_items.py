@@ -386,6 +386,29 @@ def test_nothing_more_starts_while_a_failed_fan_out_waits_for_a_person(engine: E
     check_books(job)
 
 
+@pytest.mark.parametrize("in_doubt", [True, False], ids=["in the middle of its call", "to be called later"])
+def test_an_item_that_is_given_back_after_its_fan_out_failed_is_not_called_again_and_not_left_behind(
+    engine: Engine, in_doubt: bool
+) -> None:
+    class ItemsGivenBack(Workflow):
+        a = step("shop.a", each=given["list"], on_failure="ignore")
+        b = step("shop.b", after=[a])
+
+    engine.says("shop.a", Permanent("no"))
+    job = start(ItemsGivenBack, {"list": [0, 1]})
+    held = engine.claim(items(job)[0])
+    engine.drain()
+    assert fan(job).state == "Failed"
+    reports.release(held, delay=timedelta(0), reason="Its worker had to stop.", in_doubt=in_doubt)
+    calls = len(engine.calls_of("shop.a"))
+    engine.drain()
+    engine.pass_time(6, times=2)
+    assert len(engine.calls_of("shop.a")) == calls
+    assert state_of(job) == "Completed"
+    assert "NotStarted" not in item_states(job, "a")
+    check_books(job)
+
+
 def test_a_job_that_ignores_a_failed_fan_out_does_not_complete_while_an_item_runs(engine: Engine) -> None:
     class ItemsIgnored(Workflow):
         a = step("shop.a", each=given["list"], on_failure="ignore")

@@ -130,7 +130,7 @@ def test_what_goes_well_goes_on(observing: Engine) -> None:
     assert states(waits) == {"pause": "Completed", "word": "Running"}
 
 
-def test_no_breaker_opens(observing: Engine) -> None:
+def test_no_breaker_opens(observing: Engine, caplog: pytest.LogCaptureFixture) -> None:
     observing.says("shop.a", Transient("away", code="unavailable"))
     for _ in range(8):
         Delivery.start()
@@ -139,6 +139,7 @@ def test_no_breaker_opens(observing: Engine) -> None:
     storms.tend()
     assert not Breaker.objects.filter(parks=True).exists()
     assert not Incident.objects.exists()
+    assert "opens" not in caplog.text
 
 
 def test_nothing_is_forgotten(observing: Engine, settings: Any) -> None:

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
 from supervisor import doctor, metrics, needs, sweep
-from workflows import history, standing, statements
+from workflows import errands, findings, history, standing, statements, transitions
 from workflows.catalog.trip import TripBooking
 from workflows.models import Agent, Attempt, Event, Job, Step
 
@@ -268,6 +268,43 @@ def test_an_overdue_step_is_taken_over_by_its_id_and_not_looked_for_among_all_th
     locking = [query["sql"] for query in asked if "FOR NO KEY UPDATE" in query["sql"] and "_step" in query["sql"]]
     [(_, index)] = {access for sql in locking for access in explain(sql) if access[0] == Step._meta.db_table}
     assert index == "sag_workflows_step_pkey"
+
+
+@pytest.mark.parametrize(
+    ("look_again", "passed_by"),
+    [
+        (lambda: findings.refuse_queued(Step.objects.ready().order_by("pk")[0].pk), "step_queued_too_long"),
+        (lambda: findings.wait_is_over(Step.objects.overdue().order_by("pk")[0].pk), "step_waiting"),
+        (lambda: errands.wake(Step.objects.overdue().order_by("pk")[0].pk), "step_waiting"),
+        (lambda: findings.pass_deadline(Job.objects.next_live(None, 1)[0]), "job_with_deadline"),
+    ],
+)
+def test_whose_time_may_be_over_is_not_looked_for_among_all_others(
+    look_again: Callable[[], object], passed_by: str
+) -> None:
+    with transaction.atomic(), CaptureQueriesContext(connection) as asked:
+        look_again()
+        transaction.set_rollback(True)
+    read = {
+        access
+        for query in asked
+        if "_step" in query["sql"] or "_job" in query["sql"]
+        for access in explain(query["sql"])
+    }
+    assert {"sag_workflows_step_pkey", "sag_workflows_job_pkey"} & {index for _, index in read}
+    assert passed_by not in {index for _, index in read}
+
+
+def test_a_worker_that_says_what_was_said_before_reads_those_steps_only_that_are_ready() -> None:
+    agent = Agent(name="noop", queue="agents", operations=["noop.step"])
+    with transaction.atomic():
+        transitions.announce(agent)
+        with CaptureQueriesContext(connection) as asked:
+            transitions.announce(agent)
+        read = [explain(query["sql"]) for query in asked if query["sql"].startswith('UPDATE "sag_workflows_step"')]
+        transaction.set_rollback(True)
+    assert len(read) == 2
+    assert [scanned(found) for found in read] == [set(), set()]
 
 
 def test_stranded_jobs_are_looked_for_among_a_slice_of_the_live_ones_only() -> None:

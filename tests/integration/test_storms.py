@@ -12,6 +12,7 @@ from supervisor import sweep as supervision
 from supervisor.budget import Counts, outage, retry_is_within_budget
 from supervisor.models import Incident
 from tests.integration.engine import Engine, check_books, named, state_of
+from tests.integration.outages import poisoned
 from workflows import Retry, Workflow, broker, step, transitions, verbs
 from workflows.clock import SagNow, now
 from workflows.models import Breaker, Job, Step
@@ -192,6 +193,20 @@ def test_a_step_is_not_parked_for_ever(engine: Engine, settings: Any) -> None:
     engine.drain()
     assert {state_of(job) for job in jobs} == {"Failed"}
     assert {step.error_code for step in Step.objects.filter(name="a")} <= {"park_timeout", "unavailable"}
+
+
+def test_one_that_cannot_be_given_up_keeps_neither_the_others_nor_the_breaker_waiting(
+    engine: Engine, settings: Any
+) -> None:
+    settings.SAG = {"breaker_steps": 5, "park_timeout": 60}
+    jobs = outage_of(engine)
+    storms.tend()
+    engine.ahead(90)
+    with poisoned(jobs[0].pk):
+        storms.tend()
+    refused = Step.objects.filter(error_code="park_timeout").values_list("job_id", flat=True)
+    assert set(refused) == {job.pk for job in jobs[1:]}
+    assert Breaker.objects.get(agent="shop").phase == "trial"
 
 
 def test_a_stranded_job_is_not_what_a_parked_one_is(engine: Engine) -> None:

@@ -143,3 +143,15 @@ def test_a_sweep_that_thaws_does_not_end_the_grace_that_another_has_begun(engine
     assert other.grace_until > thawed.finished_at > (thawed.grace_until or other.started_at)
     assert _sweep_every(engine, 2, 8) == [0, 0, 0, 0]
     assert sum(_sweep_every(engine, 2, 6)) == 2
+
+
+def test_a_clock_that_is_set_back_does_not_make_a_grace_last(engine: Engine) -> None:
+    day = timedelta(days=1).total_seconds()
+    _sweep_every(engine, 2, 12)
+    engine.ahead(day)  # a gap, with a grace
+    _sweep_every(engine, 2, 6)
+    engine.ahead(-day)
+    job = Graced.start()
+    engine.claim(named(job, "a"))
+    assert sum(_sweep_every(engine, 2, 24)) == 1
+    assert not Sweep.objects.filter(finished_at__gt=now()).exists()

@@ -125,6 +125,18 @@ def test_an_announcement_moves_waiting_steps_to_the_agents_new_queue(engine: Eng
     assert [queue for _, queue, _ in engine.rings] == ["elsewhere"]
 
 
+def test_a_step_that_was_opened_just_as_its_agent_moved_follows_at_the_next_announcement(engine: Engine) -> None:
+    from workflows.models import Agent
+
+    depot = Agent.objects.get(name="depot")
+    depot.queue = "elsewhere"
+    transitions.announce(depot)
+    job = AtTheDepot.start()
+    Step.objects.filter(job=job).update(queue="depot")
+    transitions.announce(depot)
+    assert named(job, "a").queue == "elsewhere"
+
+
 # --- with the real broker ------------------------------------------------------------------------------------------------
 
 
