@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.db import connection
@@ -222,11 +223,9 @@ def release(
     job, step = _locked(claimed.job_id, claimed.step_id)
     if not _holds(step, claimed):
         return False
-    too_late = _why_not_later(job, step, delay, reason)
+    too_late = _too_late(job, step, delay, reason, in_doubt=in_doubt)
     if too_late is not None:
-        code, said = too_late
-        over = Failure(kind=ErrorKind.EXPIRED_WAITING, code=code, message=said, in_doubt=in_doubt)
-        transitions.fail(job, step, over, sent=_parsed(sent), actor="agent")
+        transitions.fail(job, step, too_late, sent=_parsed(sent), actor="agent")
         scheduler.after_failure(job, step)
         return True
     transitions.release(job, step, delay=delay, reason=reason, in_doubt=in_doubt, sent=_parsed(sent))
@@ -235,16 +234,17 @@ def release(
     return True
 
 
-def _why_not_later(job: Job, step: Step, delay: timedelta, reason: str) -> tuple[str, str] | None:
-    """(code, message) of a step that cannot be called again then."""
+def _too_late(job: Job, step: Step, delay: timedelta, reason: str, *, in_doubt: bool) -> Failure | None:
+    """Of a step that cannot be called again then."""
+    late = partial(Failure, kind=ErrorKind.EXPIRED_WAITING, in_doubt=in_doubt)
     if step.role != Role.FORWARD:
         return None
     total = Plan.from_json(job.plan).steps[step.place].total_timeout
     if total and step.started_at and step.started_at + total <= now() + delay:
         said = f"It asked to be called again ({reason}), but its time as a whole ({total}) is over then."
-        return "step_timeout", said
+        return late(code="step_timeout", message=said)
     if step.parent is not None and step.parent.state in ENDED_STEP_STATES:
-        return "fan_out_ended", f"It was given back ({reason}) after its fan-out had ended."
+        return late(code="fan_out_ended", message=f"It was given back ({reason}) after its fan-out had ended.")
     return None
 
 

@@ -18,8 +18,11 @@ REFUSED_AT_ONCE = ("down", "busy")  # asked for again within one attempt, since 
 
 
 def check(system: RunningSystem, jobs: list[str]) -> None:
-    """All rules over these jobs, once no call is on its way any more."""
+    """All rules over these jobs, once no call is on its way any more, and none is at work: what was in doubt is asked about
+    once more after a job's end.
+    """
     wait_until(lambda: not on_its_way(system.ledger()), 40, what="no call is on its way")
+    wait_until(lambda: not at_work(system, jobs), 40, what="every attempt has ended")
     ledger = system.ledger()
     calls_belong_to_recorded_steps(system, ledger)
     for document in documents_of(system, jobs):
@@ -28,6 +31,12 @@ def check(system: RunningSystem, jobs: list[str]) -> None:
     attempts_are_in_order(system, jobs)
     calls_are_attempts(system, jobs, ledger)
     counters_agree_with_rows(system, jobs)
+
+
+def at_work(system: RunningSystem, jobs: list[str]) -> list[dict[str, Any]]:
+    query = """SELECT step.name, a.number FROM sag_workflows_attempt a JOIN sag_workflows_step step ON step.id = a.step_id
+               WHERE step.job_id = ANY(%s::uuid[]) AND a.finished_at IS NULL"""
+    return system.sql(query, jobs)
 
 
 def documents_of(system: RunningSystem, jobs: list[str]) -> list[dict[str, Any]]:
