@@ -3,14 +3,20 @@
 The history of jobs that are forgotten goes last, by the week in which they were opened: see `workflows/history.py`.
 """
 
+import logging
 import uuid
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+
+from django.db import IntegrityError
 
 from workflows import history, tick_records, transitions
 from workflows.clock import now
 from workflows.conf import conf
 from workflows.history import Partition
 from workflows.models import IdempotencyRecord, Job
+
+logger = logging.getLogger(__name__)
 
 BATCH = 200
 EVENTS = 5_000
@@ -24,17 +30,39 @@ _reached: dict[str, uuid.UUID] = {}
 def prune() -> int:
     """Delete what is older than it is kept, batch by batch, each a transaction of its own. How many jobs."""
     moment = now()
-    ended_before = moment - timedelta(seconds=conf.keep_history)
-    failed_before = moment - timedelta(seconds=conf.keep_failures)
-    pruned = 0
-    for _ in range(_BATCHES_A_RUN):
-        jobs = list(Job.objects.to_prune(ended_before, failed_before).values_list("pk", flat=True)[:BATCH])
-        pruned += transitions.prune(jobs) if jobs else 0
-        if len(jobs) < BATCH:
-            break
+    pruned = _forget_jobs(moment)
     _forget_keys(moment - timedelta(seconds=conf.keep_keys))
     _forget_ticks(moment)
     _forget_history()
+    return pruned
+
+
+def _forget_jobs(moment: datetime) -> int:
+    """Those to which rows of a team's own tables refer stay, and keep no other from being forgotten."""
+    ended_before = moment - timedelta(seconds=conf.keep_history)
+    failed_before = moment - timedelta(seconds=conf.keep_failures)
+    pruned, held = 0, set[uuid.UUID]()
+    for _ in range(_BATCHES_A_RUN):
+        old = Job.objects.to_prune(ended_before, failed_before).exclude(pk__in=held)
+        jobs = list(old.values_list("pk", flat=True)[:BATCH])
+        try:
+            pruned += transitions.prune(jobs) if jobs else 0
+        except IntegrityError:
+            pruned += _forget_one_by_one(jobs, held)
+        if len(jobs) < BATCH:
+            break
+    if held:
+        logger.warning("%s old jobs stay, since other tables refer to them, among them %s", len(held), min(held))
+    return pruned
+
+
+def _forget_one_by_one(jobs: Sequence[uuid.UUID], held: set[uuid.UUID]) -> int:
+    pruned = 0
+    for job in jobs:
+        try:
+            pruned += transitions.prune([job])
+        except IntegrityError:
+            held.add(job)
     return pruned
 
 

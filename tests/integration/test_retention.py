@@ -107,6 +107,26 @@ def test_forgetting_that_is_killed_half_way_leaves_each_job_whole_or_gone(
     assert set(Job.objects.values_list("pk", flat=True)) == {job.pk for job in kept}
 
 
+def test_a_job_to_which_a_teams_own_rows_refer_stays_and_keeps_no_other_from_being_forgotten(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    held, *others = [done(engine) for _ in range(5)]
+    engine.ahead(31 * DAY)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE team_note (job_id uuid REFERENCES sag_workflows_job DEFERRABLE INITIALLY DEFERRED)"
+        )
+        try:
+            cursor.execute("INSERT INTO team_note VALUES (%s)", [held.pk])
+            assert retention.prune() == len(others)
+        finally:
+            cursor.execute("DROP TABLE team_note")
+    assert [job.pk for job in Job.objects.all()] == [held.pk]
+    assert Step.objects.filter(job=held).count() == 2
+    assert str(held.pk) in caplog.text
+
+
 def test_the_number_of_statements_depends_on_batches_and_not_on_jobs(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
