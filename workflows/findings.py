@@ -115,13 +115,7 @@ def refuse_parked(step_id: int) -> bool | None:
     if step is None:
         return False
     said = f"The service of agent {step.agent} was away for longer than a step may be parked."
-    transitions.refuse(
-        job,
-        step,
-        Failure(kind=ErrorKind.EXPIRED_WAITING, code="park_timeout", message=said),
-        actor="supervisor",
-    )
-    scheduler.after_failure(job, step)
+    _refuse(job, step, Failure(kind=ErrorKind.EXPIRED_WAITING, code="park_timeout", message=said))
     return True
 
 
@@ -138,14 +132,13 @@ def refuse_queued(step_id: int) -> bool | None:
         transitions.note_rings([step])  # nobody was rung for it yet: this is when it is first seen
         return False
     said = f'No worker of queue "{step.queue}" took {step.address} within {step.queue_timeout}.'
-    transitions.refuse(
-        job,
-        step,
-        Failure(kind=ErrorKind.EXPIRED_WAITING, code="queue_timeout", message=said),
-        actor="supervisor",
-    )
-    scheduler.after_failure(job, step)
+    _refuse(job, step, Failure(kind=ErrorKind.EXPIRED_WAITING, code="queue_timeout", message=said))
     return True
+
+
+def _refuse(job: Job, step: Step, failure: Failure) -> None:
+    transitions.refuse(job, step, failure, actor="supervisor")
+    scheduler.after_failure(job, step)
 
 
 def _lock_job_of(step_id: int) -> Job | None:
