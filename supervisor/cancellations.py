@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db import InterfaceError, InternalError, OperationalError, connection, transaction
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 
 from supervisor.models import GroupCancellation, GroupMember, Incident
 from workflows import transitions, verbs
@@ -176,11 +176,10 @@ def _outcome_of(asked: GroupCancellation, job: Job | None) -> tuple[Outcome, str
 
 def _note_failure(member_id: int, error: Exception) -> None:
     """After some of them it is left to a person."""
-    member = GroupMember.objects.get(pk=member_id)
-    failures = member.failures + 1
-    given_up = failures >= _FAILURES_ALLOWED
-    changes = {"outcome": Outcome.REFUSED, "why": f"{type(error).__name__}: {error}"} if given_up else {}
-    GroupMember.objects.filter(pk=member_id, outcome="").update(failures=failures, **changes)
+    waiting = GroupMember.objects.filter(pk=member_id, outcome="")
+    waiting.update(failures=F("failures") + 1)
+    why = f"{type(error).__name__}: {error}"
+    waiting.filter(failures__gte=_FAILURES_ALLOWED).update(outcome=Outcome.REFUSED, why=why)
 
 
 def _finish() -> None:
